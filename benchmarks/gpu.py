@@ -9,7 +9,6 @@
 | decode | generate(): ours, and stock Marian's of the same shape |
 | opus-mt, nllb | the same of models of these shapes, imported, and whether ours writes what stock does |
 | file, published | lines a second through the pipeline, of random weights and of published/en-de |
-| joining | sentences that join a running search, as in the server, beside batches: which are alike, and speed |
 | train | target tokens a second: Marian's bare loop, ours in it, our trainer, Seq2SeqTrainer; memory |
 | systems | a training step and decoding of every system, as ratios to the baseline, beside the papers' |
 
@@ -34,11 +33,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import torch
 from common import machine, parse
@@ -57,11 +55,9 @@ import hf_mlnmt
 from hf_mlnmt.analysis.cost import Measure, Work, beside_baseline, decoding, take_turns, training
 from hf_mlnmt.common.files import read_json, write_json
 from hf_mlnmt.convert.huggingface import config_of, placement_of
-from hf_mlnmt.data import Tokenizers, load_tokenizers, train_tokenizer
+from hf_mlnmt.data import Tokenizers, train_tokenizer
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.translating.batches import pad
-from hf_mlnmt.modeling import attention_scan_eager as loops
-from hf_mlnmt.search.rules import Joining
+from hf_mlnmt.modeling import attention_scan as loops
 from hf_mlnmt.training import Batches, Task, TranslationTrainer
 from hf_mlnmt.training.batching import TokenBatchSampler
 from hf_mlnmt.training.half_weights import HalfWeights
@@ -362,62 +358,6 @@ def published(options: Any) -> dict[str, Any]:
     return stream(pipeline, captions(options.data), options, num_beams=4)
 
 
-def joining(options: Any) -> dict[str, Any]:
-    """Of captions through published/en-de in float32: sentences a second, in batches and where each row that becomes
-    free is another sentence's, and which share is translated alike. On a CPU as on a GPU, call by call."""
-    folder, found = ROOT / "published/en-de", dict[str, Any]()
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder).to(options.device).eval()
-    rows = load_tokenizers(folder).encode_source(captions(options.data)[: options.lines // 5])
-    for beams in (1, 5):
-        asked = functools.partial(translated, model, rows, options.batch, num_beams=beams, max_new_tokens=60)
-        with ExitStack() as patches:
-            if options.device == "cpu":
-                patches.enter_context(mock.patch("hf_mlnmt.search.runs_ahead", return_value=True))
-                patches.enter_context(mock.patch("hf_mlnmt.search.prepare.Text.translate_one", return_value=None))
-            apart, together = asked(joins=False), asked(joins=True)  # sizes and graphs are there from then on
-            same = [real_of(model, one) == real_of(model, other) for one, other in zip(together, apart, strict=True)]
-            found[str(beams)] = {
-                "alike": sum(same) / len(same),
-                "sentences_a_second": len(rows) / timed(functools.partial(asked, joins=True), options.device),
-                "in_batches": len(rows) / timed(functools.partial(asked, joins=False), options.device),
-            }
-    return found
-
-
-def translated(model: Any, rows: list, room: int, joins: bool, **asked: Any) -> list[list[int]]:
-    """Translations of sentences as ids: in batches of `room`, or by one search of so many, which the others join."""
-
-    def padded(some: list) -> tuple[Tensor, Tensor]:
-        return pad(some, model.config.pad_token_id, model.device)
-
-    def generate(some: list, **more: Any) -> list[list[int]]:
-        ids, mask = padded(some)
-        return model.generate(input_ids=ids, attention_mask=mask, **asked, **more).tolist()
-
-    if not joins:
-        return [row for start in range(0, len(rows), room) for row in generate(rows[start : start + room])]
-    waiting, found = rows[room:], dict[int, list[int]]()
-
-    def newcomers(free: int) -> tuple[Tensor, Tensor] | None:
-        some = waiting[:free]
-        del waiting[:free]
-        return padded(some) if some else None
-
-    def ended(numbers: list[int], sequences: Tensor) -> None:
-        found.update(zip(numbers, sequences.tolist(), strict=True))
-
-    criterion = Joining(lambda: False, room, newcomers, ended)
-    generate(rows[:room], stopping_criteria=[criterion])
-    assert criterion.taken, "the search takes no newcomers"
-    return [found[number] for number in range(len(rows))]
-
-
-def real_of(model: Any, sequence: list[int]) -> list[int]:
-    """A translation without what stands behind its end."""
-    end = model.config.eos_token_id
-    return sequence[: sequence.index(end) + 1] if end in sequence else sequence
-
-
 @functools.cache
 def pairs(options: Any) -> tuple[Any, Any, Any]:
     """The encoded pairs, their tokenizer, and the folder they are in until the end."""
@@ -591,7 +531,6 @@ def parts(options: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield f"train/{shape}/{options.tokens[0]}", functools.partial(train, shape, options.tokens[0], options)
     yield "file", functools.partial(file, options)
     yield "published", functools.partial(published, options)
-    yield "joining", functools.partial(joining, options)
     for other in options.other_shapes:
         yield f"train/{other}/{options.tokens[-1]}", functools.partial(train, other, options.tokens[-1], options)
     yield "scans", functools.partial(scans, device)

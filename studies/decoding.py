@@ -96,8 +96,7 @@ class Study:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Returns what all rows depend on."""
-        from hf_mlnmt.common.made_from import sha256_of_lines
-        from hf_mlnmt.generation.synthetic.journal import identity_of_model
+        from hf_mlnmt.common.made_from import identity_of_model, sha256_of_lines
 
         models = [self.model, self.reverse, "published/many", *self.members]
         return {

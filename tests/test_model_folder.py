@@ -558,8 +558,8 @@ def test_code_of_a_changed_package_is_run_where_it_is_asked_for(tmp_path):
     assert type(load_model(variant, trust_remote_code=True)).__module__.startswith("hf_mlnmt")  # the same code
     text = (variant / "configuration.py").read_text()
     (variant / "configuration.py").write_text(text.replace('"learned"]', '"learned", "mine"]'))
-    (variant / "positions.py").write_text(
-        (published / "positions.py")
+    (variant / "stack.py").write_text(
+        (published / "stack.py")
         .read_text()
         .replace(
             "*sizes, config.position_embedding,", "*sizes, config.position_embedding.replace('mine', 'interleaved'),"

@@ -20,9 +20,10 @@ import numpy as np
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import check_file, write_json
 from hf_mlnmt.common.languages import check_files, language_in
+from hf_mlnmt.common.made_from import identity_of_model, identity_of_text
 from hf_mlnmt.evaluation.outputs import read_references, read_texts
 from hf_mlnmt.evaluation.scores import MetricName, Protocol, check_counts, count_metric, score, scores_of_sums
-from hf_mlnmt.generation.synthetic.journal import identity_of_model, identity_of_text
+from hf_mlnmt.generation.choosing.reranking import Reranker
 from hf_mlnmt.generation.translating.call import TranslationCall
 from hf_mlnmt.generation.translating.hypotheses import Candidate
 from hf_mlnmt.generation.translating.options import OF_RERANKERS, DecodingOptions, check_feature
@@ -138,7 +139,6 @@ def make_reranker(
     *,
     metric: MetricName = "BLEU",
     samples: int = 64,
-    by: str = "sentence",
     seed: int = 1,
     device: str | None = None,
     shown: bool = True,
@@ -147,8 +147,6 @@ def make_reranker(
 
     Args:
         features: names as of reranking.py; decoding: of the search whose beams or samples are the candidates.
-        by: "document": the lines of the set are sentences of documents, with blank lines between these. What language
-            models and commands see before a sentence is then the search's best translations of the lines before.
     Raises: UserError for features that there are not, files of different lengths, or fewer than 100 sentences.
     """
     check_file(output)
@@ -167,7 +165,6 @@ def make_reranker(
     start = "score" if "score" in features else features[0]
     content: dict[str, Any] = {
         "features": {name: float(name == start) for name in features},
-        "by": by,
         "samples": samples,
         "decoding": {name: value for name, value in decoding.given.items() if name in OF_RERANKERS},
     }
@@ -223,14 +220,9 @@ def _candidates(
 ) -> list[list[Any]]:
     """Returns the candidates of each text with their features, in the search's order."""
     call = TranslationCall(pipeline, decoding)
-    assert call.reranker is not None
-    reranker, call.reranker = call.reranker, call.reranker.keeping_all()
+    assert isinstance(call.chooser, Reranker)
+    call.chooser = call.chooser.keeping_all()
     call.count = call.searched
     with progress_bar(len(texts), shown) as update:
         ((_, _, rows),) = call.translate_groups([texts], update)
-    before: list[str] = []
-    for place, (text, row) in enumerate(zip(texts, rows, strict=True)):
-        if reranker.by_document and isinstance(row[0], Candidate):
-            rows[place] = reranker.in_context(text, row, before)
-        before = [*before, row[0].text] if row[0].text else []
     return rows

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -113,9 +113,6 @@ DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 Dtype = Annotated[
     str,
     machine(..., "auto (as saved), float32, bfloat16, float16; int8 on a CPU.", autocompletion=lambda: list(DTYPES)),
-]
-Engine = Annotated[
-    Literal["torch", "ctranslate2"], machine(..., "generate(), or CTranslate2 by its own rules of ending a search.")
 ]
 Threads = Annotated[int | None, machine(..., "CPU threads, no more than there are cores.", min=1)]
 Shard = Annotated[

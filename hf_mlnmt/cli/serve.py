@@ -31,7 +31,6 @@ def serve(
     max_wait: float = options.machine(5.0, "Milliseconds to wait at most for a fuller batch.", min=0, max=60_000),
     device: options.Device = None,
     dtype: options.Dtype = "auto",
-    engine: options.Engine = "torch",
     threads: options.Threads = None,
     limits: Limits,
 ) -> None:
@@ -54,5 +53,5 @@ def serve(
     options.use_machine(threads)
     of_clients: dict[str, Any] = {"host": host, "port": port, "keys": keys, "hosts": allow_host or [], "limits": limits}
     of_clients |= {"page": not no_page, "cors": cors, "addresses": log_addresses}
-    loading = {"device": device, "dtype": dtype, "engine": engine}
+    loading = {"device": device, "dtype": dtype}
     serve_models(models, loading=loading, batch_tokens=batch_tokens, max_wait=max_wait / 1000, **of_clients)

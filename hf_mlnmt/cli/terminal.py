@@ -107,10 +107,10 @@ class Progress(AbstractContextManager):
         self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
     def watcher(self) -> Watcher:
-        """Returns what shows the lines, warnings (in yellow) and progress that back-translation tells."""
+        """Returns what shows the messages and the progress of a back-translation."""
         from hf_mlnmt.generation.synthetic.back_translation import Watcher
 
-        return Watcher(self.say, lambda text: self.say(f"warning: {text}", "yellow"), self.show)
+        return Watcher(self.say, self.show)
 
     def begin(self, name: str, total: int) -> Callable[[int], None]:
         """Shows a bar for a part of the work; returns the function that moves it by a number."""

@@ -10,7 +10,7 @@ from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import SAMPLING, TRANSLATION, argument, decoding_options, option
 from hf_mlnmt.common.errors import OptionError, UserError
 from hf_mlnmt.common.files import check_file
-from hf_mlnmt.generation.translating.options import OUTPUT, SEARCH, SPEED, DecodingOptions
+from hf_mlnmt.generation.translating.options import OUTPUT, SEARCH, DecodingOptions
 
 PANEL = "Translate"
 _of_output = partial(option, rich_help_panel=OUTPUT)
@@ -30,7 +30,6 @@ _of_output = partial(option, rich_help_panel=OUTPUT)
     "target_prefix",
     "terms",
     "terms_ignore_case",
-    "terms_consistent",
     "force_phrases",
     "bad_phrases",
     "keep",
@@ -62,13 +61,6 @@ def translate(
     must_not_file: Path | None = option(
         None, "A line for each text: phrases that its translation has not.", "--must-not-file", rich_help_panel=SEARCH
     ),
-    draft: Path | None = option(
-        None,
-        "A line for each text: what its translation is likely to be, the one of the text before it was changed; as far "
-        "as the model agrees it is taken as it is. Changes the time, not the translation. Needs --beams 1.",
-        "--draft",
-        rich_help_panel=SPEED,
-    ),
     below: float | None = _of_output(
         None, "What is done with translations whose confidence is less: --mark or --leave.", "--below", min=0, max=1
     ),
@@ -79,7 +71,6 @@ def translate(
     shard: options.Shard = None,
     device: options.Device = None,
     dtype: options.Dtype = "auto",
-    engine: options.Engine = "torch",
     threads: options.Threads = None,
     revision: options.Revision = None,
 ) -> None:
@@ -112,10 +103,9 @@ def translate(
     part = Shard.parse(shard) if shard is not None else None
     if part and decoding.depends_on_all_before:
         raise UserError(
-            "--shard with --sample needs --draws text, and knows neither --mbr nor --terms-consistent, which follow "
-            "from all before."
+            "--shard with --sample needs --draws text, and does not know --mbr, which follows from all before."
         )
-    given = {"target_prefix": prefix_file, "force_phrases": must_file, "bad_phrases": must_not_file, "draft": draft}
+    given = {"target_prefix": prefix_file, "force_phrases": must_file, "bad_phrases": must_not_file}
     files_of = {name: file for name, file in given.items() if file is not None}
     if both := next((name for name in files_of if getattr(decoding, name) is not None), None):
         raise OptionError(f"{both}: given for all texts, and by a file with a line for each; leave one out.")
@@ -130,9 +120,9 @@ def translate(
     from hf_mlnmt import documents
     from hf_mlnmt.cli.terminal import Progress
     from hf_mlnmt.common.languages import check_files
+    from hf_mlnmt.common.made_from import identity_of_model
     from hf_mlnmt.data.formats import check_output
     from hf_mlnmt.generation import TranslationPipeline
-    from hf_mlnmt.generation.synthetic.journal import identity_of_model
 
     document, texts = None, None
     if named := None if format else next(filter(documents.is_document, inputs), None):
@@ -154,11 +144,11 @@ def translate(
     check_files(model, inputs, list(files_of.values()), decoding.told)
     options.use_machine(threads)
     how: dict[str, Any] = {"revision": revision} if revision else {}
-    pipeline = TranslationPipeline.from_pretrained(model, device=device, dtype=dtype, engine=engine, **how)
+    pipeline = TranslationPipeline.from_pretrained(model, device=device, dtype=dtype, **how)
     style = Style(jsonl, scores, below, mark)
     about = None
     if texts and texts.texts and output is not None:
-        about = texts.made_from(identity_of_model(model, **how), style, dtype=dtype, engine=engine)
+        about = texts.made_from(identity_of_model(model, **how), style, dtype=dtype)
     total = len(document.texts) if document else texts.total if texts else None
     shown = decoding.progress and not (output is None and sys.stdout.isatty())  # where translations are seen themselves
     kept = "kept but for the last --window. The same command goes on." if about else ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -28,3 +30,9 @@ def suggest(word: str, known: Iterable[str]) -> str:
     """Returns " (did you mean 'x'?)" for the nearest other known word, or an empty string when none is near."""
     near = difflib.get_close_matches(word, [each for each in known if each != word], n=1, cutoff=0.6)
     return f" (did you mean '{near[0]}'?)" if near else ""
+
+
+@functools.cache
+def say_once(message: str) -> None:
+    """Logs a warning that was not yet given in this process."""
+    logging.getLogger("hf_mlnmt").warning(message)

@@ -58,7 +58,7 @@ def file_name(text: str) -> str:
 
 @contextmanager
 def keeping(inputs: Iterable[str | Path]) -> Iterator[None]:
-    """Keeps these files: inside, `check_file` and what replaces a folder refuse to take the place of one."""
+    """Context manager that protects input files: writing over one, or replacing its folder, is refused inside."""
     global _inputs
     before, _inputs = _inputs, tuple(Path(os.path.realpath(path)) for path in inputs)
     try:
@@ -127,7 +127,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 
 
 def _machine() -> str:
-    """Returns this machine's mark in names: on a shared disk another one's process numbers say nothing here."""
+    """Returns a mark of this machine for temporary names: process numbers of other machines mean nothing here."""
     return f"{zlib.crc32(platform.node().encode()):08x}"
 
 
@@ -184,7 +184,7 @@ def write_text(path: str | Path, text: str) -> Path:
 
 
 def packing(path: str | Path) -> Callable[[bytes], bytes]:
-    """Returns what packs text for a file of this name: packed parts one behind the other are the whole, packed.
+    """Returns the function that compresses parts of a file of this name; compressed parts may be concatenated.
 
     Raises: UserError for endings of packers that are not written here.
     """
@@ -243,7 +243,7 @@ _WORDS |= {bool: "true or false", None: "null", False: "false"}
 
 
 def misfit(value: Any, form: Form, place: str = "") -> str | None:
-    """Returns what in a JSON value is not of a form, "pairs.lines: expected a number, not null.", or None."""
+    """Returns how a JSON value differs from a form, "pairs.lines: expected a number, not null.", or None."""
     if isinstance(form, tuple):
         problems = [misfit(value, each, place) for each in form]
         return None if None in problems else problems[-1]
@@ -440,7 +440,7 @@ def _system_code(error: Exception) -> int:
 
 
 def _concerns(error: Exception, code: int, path: Path) -> bool:
-    """Returns whether an error is about `path`, its temporary name or what lies in or above it; unknown names are."""
+    """Returns whether an error is about `path`, its temporary name, or a path in or above it; True if it names none."""
     name = getattr(error, "filename", None)
     if not isinstance(name, (str, os.PathLike)):
         return code in (errno.EROFS, errno.EIO, errno.EFBIG)

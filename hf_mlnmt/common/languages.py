@@ -60,18 +60,18 @@ def base_language(code: str) -> str:
 
 
 def same_language(code: str | None, other: str | None) -> bool:
-    """Returns whether two codes are of one language, whatever script and region; with an unknown one (None) always."""
+    """Returns whether two codes name one language, in any script and region; True if one is None (unknown)."""
     return code is None or other is None or base_language(code) == base_language(other)
 
 
 def is_within(code: str, other: str) -> bool:
-    """Returns whether two codes are of one language, or one of them of a language within the other: nn and no."""
+    """Returns whether two codes name one language, or one names a language within the other: nn within no."""
     one, two = base_language(code), base_language(other)
     return one in (two, _WITHIN.get(two)) or _WITHIN.get(one) == two
 
 
 def language_tag(code: str) -> str:
-    """Returns a code as BCP 47 has it, whole: de of deu_Latn, sr-Latn of sr_Latn, zh-Hant of zho_Hant, es-419, nb."""
+    """Converts a code to a full BCP 47 tag: de of deu_Latn, sr-Latn of sr_Latn, zh-Hant of zho_Hant, es-419, nb."""
     import langcodes  # which reads its tables for a tenth of a second
 
     with suppress(langcodes.LanguageTagError):
@@ -172,7 +172,7 @@ def check_direction(
 
 
 def check_language(path: str | Path, language: str | None, what: str, remedy: str) -> None:
-    """Raises UserError for a file whose name says another language than `what` is in, and not that too."""
+    """Raises UserError for a file whose name says other languages than `language`, that of `what`."""
     said = _codes_in(path) or pair_of_name(path) or ()
     if language is not None and said and not any(is_within(code, language) for code in said):
         raise UserError(f"{path}: its name says {said[-1]}, but {what} {language}. {remedy}")

@@ -11,7 +11,6 @@ compared: where nothing differs it is used as it is.
 | an encoded corpus (data/encoding.py) | text, tokenizers, filters | meta.json | made again |
 | a synthetic corpus (synthetic/back_translation.py) | model, text, method | state.json, manifest.json | refused |
 | a file of translations (generation/translating/lines.py) | model, text, options | OUTPUT.part/state.json | refused |
-| a converted model (translating/ctranslate2.py) | config, weights, vocabularies | the folder's name | made again |
 | the weights of a reranker (analysis/tuning.py) | models; search, text and metric are said | the file | refused |
 | a grid of scales (analysis/fusion_grid.py) | model, decoding, text | grid.json | refused |
 """
@@ -28,13 +27,14 @@ from typing import Any, Literal, Self
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import read_json, write_json
+from hf_mlnmt.common.model_folder import MODEL_FILES, fetch_small_files
 
 Changes = dict[str, tuple[Any, Any]]
 """key -> (old, new), None where there is no such key; "a.b" is the key b of the mapping a."""
 
 
 class Digest:
-    """A digest to which one thing after the other is added: BLAKE2b of 16 bytes, or SHA-256."""
+    """Computes a digest of values added one after the other: BLAKE2b of 16 bytes, or SHA-256."""
 
     def __init__(self, algorithm: Literal["blake2b", "sha256"] = "blake2b") -> None:
         self._hash: Any = hashlib.blake2b(digest_size=16) if algorithm == "blake2b" else hashlib.sha256()
@@ -119,7 +119,7 @@ class Origin:
         return digest([Digest().file(path).hex() for path in self.files], self.settings)
 
     def record(self) -> dict[str, Any]:
-        """Returns what is written beside the thing that is made, and what `holds` takes."""
+        """Returns the record that is kept beside the thing, for `holds`."""
         return {"settings": digest(self.settings), "files": self.stamps, "fingerprint": self.fingerprint}
 
     def holds(self, record: Mapping[str, Any], check: bool = False) -> bool:
@@ -190,3 +190,42 @@ class MadeFrom:
         if not self.same(product, value):
             self.digests[product] = value
             write_json(self.path, self.digests)
+
+
+def identity_of_model(name: str, **options: Any) -> dict[str, Any]:
+    """Returns the model's name, and the SHA-256 of each file that decides what it writes: config, weights, tokenizers.
+
+    A model of the Hub must have been loaded before. `options` are the Hub's (revision).
+    """
+    folder = fetch_small_files(name, **options)
+    return {"name": name, "files": sha256_of_files(folder, MODEL_FILES)}
+
+
+def identity_of_text(path: str | Path, lines: Iterable[str]) -> dict[str, Any]:
+    """Returns a file's name, the SHA-256 of its bytes and the number of its `lines`.
+
+    All of them are read: so an error in one (a UserError naming file and line) shows before the first is translated.
+    """
+    return {"name": str(path), "lines": sum(1 for _ in lines), "sha256": sha256(path)}
+
+
+def check_same(before: Mapping[str, Any], now: Mapping[str, Any], what: str, remedy: str) -> None:
+    """Raises UserError naming what of two identities (the content of a manifest or a state) is not the same.
+
+    Names of models and texts, and versions, are no difference: content is. `what` begins the message, `remedy` ends it.
+    """
+    changed, models = list[str](), (before["model"] or {}, now["model"] or {})
+    names = " -> ".join((one or other).get("name", "") for one, other in (models, models[::-1]))
+    for name, (old, new) in sorted(differences(*(model.get("files", {}) for model in models)).items()):
+        how = "is new" if old is None else "is gone" if new is None else "has another content"
+        changed.append(f"the model's {name} {how} ({names})")
+    if len(before["text"]) != len(now["text"]):
+        changed.append(f"text: {len(before['text'])} file(s) -> {len(now['text'])}")
+    for old, new in zip(before["text"], now["text"]):
+        if old["sha256"] != new["sha256"]:
+            changed.append(f"text {new['name']}: its content changed ({old['lines']:,} lines -> {new['lines']:,})")
+    old, new = ({key: about.get(key) for key in ("direction", "tag", "settings", "method")} for about in (before, now))
+    for key, (was, is_now) in differences(old, new).items():
+        changed.append(f"{key.removeprefix('settings.').replace('method.', 'method, ')}: {was} -> {is_now}")
+    if changed:
+        raise UserError(f"{what} of something else:\n  " + "\n  ".join(changed) + f"\n{remedy}, or go back to that.")

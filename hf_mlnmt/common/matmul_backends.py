@@ -1,18 +1,14 @@
-"""Products of plain linear layers on a CPU: by PyTorch's own library (MKL on x86), or by oneDNN, which it carries too.
+"""Products of plain linear layers without gradients on a CPU: by PyTorch's own library (MKL on x86), or by oneDNN.
 
-On some processors one of the two takes half of the other's time. So a product of each kind is timed once by both, in a
-tenth of a second, and the result kept in the cache folder for this processor, release of torch and number of threads.
-HF_MLNMT_MATMUL=mkl or onednn decides instead for all kinds, and `using` for a training that goes on.
+PyTorch carries both. On some processors one of the two takes half of the other's time. So a product of few rows (up to
+15) and one of many are timed once by both, in a tenth of a second, and the result kept in the cache folder for this
+processor, release of torch and number of threads. HF_MLNMT_MATMUL=mkl or onednn decides instead, and `using` for a
+training that goes on. Products of a training, whose speed is the same within a tenth, are left to PyTorch.
 
-| kind | product | by oneDNN |
-| --- | --- | --- |
-| few, many | x W^T + b without gradients, of up to 15 rows of x and of more | W laid out anew once (`kept`) |
-| forward | the same in training | W as it lies |
-| by_states, by_weight | its gradients, g W and g^T x | both factors as they lie |
-
-Models come here through a slot (modeling/linear.py), the search by `packed`. Both libraries compute in float32 and add
-in another order. What is not a plain layer in float32, or is small, is left to PyTorch: `None` says so. The operators
-are those that torch.compile calls; a build of PyTorch without them has its own library alone.
+Models come here through a slot (modeling/linear.py), the search by `packed`. For oneDNN a weight is laid out anew once
+(`kept`). Both libraries compute in float32 and add in another order. What is not a plain layer in float32, or is small,
+is left to PyTorch: `None` says so. The operators are those that torch.compile calls; a build of PyTorch without them
+has its own library alone.
 """
 
 from __future__ import annotations
@@ -22,8 +18,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from timeit import timeit
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -36,15 +33,14 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import cache_folder, read_json, write_json
 from hf_mlnmt.common.keys import variable
 from hf_mlnmt.common.made_from import Digest
-from hf_mlnmt.modeling.linear import is_plain
+from hf_mlnmt.modeling.matrices import is_plain
 
 LARGEST = 2**25  # numbers in a weight that a copy is kept of: 128 MiB in float32
-KINDS = ("few", "many", "forward", "by_states", "by_weight")
+KINDS = ("few", "many")
 VARIABLE, LIBRARIES = "HF_MLNMT_MATMUL", ("mkl", "onednn")
 FEW = 15  # rows
 LEAST = 2**20  # multiplications of a product for which oneDNN's call, some microseconds longer, is worth while
-TIMES = 16  # as many in training, where an autograd function of Python's is around it
-ROWS = {"few": 5, "many": 64, "forward": 256, "by_states": 256, "by_weight": 256}  # of the products that are timed
+ROWS = {"few": 5, "many": 64}  # of the products that are timed
 INPUTS, OUTPUTS, ROUNDS = 512, 1024, 8
 GAIN = 1.03  # how much faster oneDNN has to be: less is what the clock is wrong by
 _USED: list[frozenset[str]] = []  # by `using`
@@ -93,29 +89,24 @@ def takes_few(module: nn.Module) -> bool:
 
 
 def project(module: Any, states: Tensor) -> Tensor | None:
-    """Computes module(states), states (..., inputs), and its gradients; None where the module is to be called."""
+    """Computes module(states), states (..., inputs), without gradients; None where the module is to be called."""
     hooks = module._backward_hooks or module._backward_pre_hooks or _has_any_global_hook()
     if hooks or not is_plain(module):
         return None
     weight, padded = getattr(_OF_THREAD, "padded", None) or (None, None)
     if padded is not None and weight is module.weight and not torch.is_autocast_enabled(states.device.type):
-        return _by_padded(module, states, padded)
-    if not _is_for_onednn(states, module.weight):
+        outputs, bias = len(weight), module.bias
+        bias = None if bias is None else nn.functional.pad(bias, (0, len(padded) - outputs))
+        return nn.functional.linear(states, padded, bias)[..., :outputs]
+    if torch.is_grad_enabled() or module.training or not _is_for_onednn(states, module.weight):
         return None
-    weight, bias, kinds = module.weight, module.bias, chosen()
-    rows = states.reshape(-1, states.shape[-1])
-    if not torch.is_grad_enabled() and not module.training:
-        products = packed(module, rows)
-    elif kinds.isdisjoint(KINDS[2:]) or rows.numel() * weight.shape[0] < TIMES * LEAST:
-        return None
-    else:
-        products = _Linear.apply(rows, weight, bias, kinds)
-    return None if products is None else products.view(*states.shape[:-1], len(weight))
+    products = packed(module, states.reshape(-1, states.shape[-1]))
+    return None if products is None else products.view(*states.shape[:-1], len(module.weight))
 
 
 @contextmanager
 def with_padded(weight: Tensor, padded: Tensor) -> Iterator[None]:
-    """Lets a layer with this weight multiply by `padded`, which has rows of zeros behind it, inside and in this thread.
+    """Context manager: in this thread a layer with this weight multiplies by `padded`, the weight with zeros behind.
 
     On a card products of a number of outputs that is no multiple of 8 take two to three times as long.
     """
@@ -124,46 +115,6 @@ def with_padded(weight: Tensor, padded: Tensor) -> Iterator[None]:
         yield
     finally:
         _OF_THREAD.padded = None
-
-
-def _by_padded(module: Any, states: Tensor, padded: Tensor) -> Tensor:
-    outputs = len(module.weight)
-    bias = None if module.bias is None else nn.functional.pad(module.bias, (0, len(padded) - outputs))
-    return nn.functional.linear(states, padded, bias)[..., :outputs]
-
-
-def multiply(states: Tensor, weight: Tensor, kind: str) -> Tensor | None:
-    """Multiplies states (rows, inputs) by the transpose of weight (outputs, inputs); None where torch.mm is to."""
-    return _multiply(states, weight) if kind in chosen() and _is_for_onednn(states, weight) else None
-
-
-def _multiply(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
-
-
-class _Linear(torch.autograd.Function):
-    """states (rows, inputs) W^T + b with its gradients, each by the library that the kinds say."""
-
-    @staticmethod
-    def forward(ctx, states: Tensor, weight: Tensor, bias: Tensor | None, kinds: frozenset[str]) -> Tensor:
-        ctx.save_for_backward(states, weight)
-        ctx.kinds = kinds
-        if "forward" in kinds:
-            return _multiply(states, weight, bias)
-        return nn.functional.linear(states, weight, bias)
-
-    @staticmethod
-    def backward(ctx, gradient: Tensor):
-        (states, weight), needed = ctx.saved_tensors, ctx.needs_input_grad
-        kinds = frozenset() if torch.is_grad_enabled() else ctx.kinds  # its own gradients are asked for
-        by_states = by_weight = by_bias = None
-        if needed[0]:
-            by_states = _multiply(gradient, weight.t()) if "by_states" in kinds else gradient @ weight
-        if needed[1]:
-            by_weight = _multiply(gradient.t(), states.t()) if "by_weight" in kinds else gradient.t() @ states
-        if needed[2]:
-            by_bias = gradient.sum(0)
-        return by_states, by_weight, by_bias, None
 
 
 def _is_for_onednn(states: Tensor, weight: Tensor) -> bool:
@@ -236,31 +187,18 @@ def _measured(threads: int) -> dict[str, Any]:
 @torch.inference_mode()
 def _timed() -> dict[str, list[float]]:
     """Measures PyTorch's and oneDNN's speed of each kind, by turns, the best of some rounds."""
-    rates = {}
+    rates, weight = {}, torch.ones(OUTPUTS, INPUTS, dtype=torch.float32, device="cpu")
+    laid_out = torch.ops.mkldnn._reorder_linear_weight(weight)
     for kind, rows in ROWS.items():
-        both = _by_both(kind, rows)
-        seconds = [[_seconds(product) for product in both] for _ in range(ROUNDS + 1)][1:]
-        rates[kind] = [round(2e-9 * rows * INPUTS * OUTPUTS / min(turns), 1) for turns in zip(*seconds)]
+        states = torch.ones(rows, INPUTS, dtype=torch.float32, device="cpu")
+        both = (
+            partial(nn.functional.linear, states, weight),
+            partial(torch.ops.mkldnn._linear_pointwise, states, laid_out, None, "none", [], ""),
+        )
+        # The time of this thread alone: other programs of a busy machine count less.
+        seconds = [[timeit(product, timer=time.thread_time, number=1) for product in both] for _ in range(ROUNDS + 1)]
+        rates[kind] = [round(2e-9 * rows * INPUTS * OUTPUTS / min(turns), 1) for turns in zip(*seconds[1:])]
     return rates
-
-
-def _by_both(kind: str, rows: int) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
-    """Returns a product of the kind by PyTorch, and by oneDNN."""
-    shapes = (rows, INPUTS), (OUTPUTS, INPUTS), (rows, OUTPUTS)
-    states, weight, gradient = (torch.ones(shape, dtype=torch.float32, device="cpu") for shape in shapes)
-    if kind == "by_states":
-        return lambda: gradient @ weight, lambda: _multiply(gradient, weight.t())
-    if kind == "by_weight":
-        return lambda: gradient.t() @ states, lambda: _multiply(gradient.t(), states.t())
-    laid_out = weight if kind == "forward" else torch.ops.mkldnn._reorder_linear_weight(weight)
-    return lambda: nn.functional.linear(states, weight), lambda: _multiply(states, laid_out)
-
-
-def _seconds(product: Callable[[], Any]) -> float:
-    """Measures the time of this thread alone: other programs of a busy machine count less."""
-    start = time.thread_time()
-    product()
-    return time.thread_time() - start
 
 
 def record() -> dict[str, Any]:
@@ -305,19 +243,17 @@ def _cpuinfo() -> list[str]:
 # `.data`: call `forget()` after one.
 
 
-class Fingerprint(NamedTuple):
-    """The marks of a weight by which it is known to be still the same."""
+class _Kept(NamedTuple):
+    """A copy of a weight, and the marks by which the weight is known to be still the same."""
 
     place: tuple[Any, ...]
     diagonal: Tensor
-
-    def equals(self, other: Fingerprint) -> bool:
-        return self.place == other.place and torch.equal(self.diagonal, other.diagonal)
-
-
-class _Kept(NamedTuple):
-    fingerprint: Fingerprint
     made: Tensor
+
+    def is_of(self, weight: Tensor) -> bool:
+        """Returns whether the weight is as it was when this copy was made."""
+        place, diagonal = _marks_of(weight)
+        return self.place == place and torch.equal(self.diagonal, diagonal)
 
 
 _KEPT: WeakKeyDictionary[nn.Module, dict[str, _Kept]] = WeakKeyDictionary()
@@ -332,19 +268,16 @@ def kept(module: Any, layout: str, make: Callable[[Tensor], Tensor]) -> Tensor:
     weight = module.weight
     if weight.numel() > LARGEST or not weight.is_contiguous() or weight.dim() != 2:
         return make(weight)
-    fingerprint = fingerprint_of(weight)
     copy = _KEPT.get(module, {}).get(layout)
-    if copy is None or not copy.fingerprint.equals(fingerprint):
-        copy = _KEPT.setdefault(module, {})[layout] = _Kept(fingerprint, make(weight))
+    if copy is None or not copy.is_of(weight):
+        copy = _KEPT.setdefault(module, {})[layout] = _Kept(*_marks_of(weight), make(weight))
     return copy.made
 
 
-def fingerprint_of(weight: Tensor) -> Fingerprint:
-    """Takes that of a weight that has one dimension or more."""
+def _marks_of(weight: Tensor) -> tuple[tuple[Any, ...], Tensor]:
+    """Returns place, shape, type and count of changes of a matrix, and the numbers on its wrapped diagonal."""
     place = weight.data_ptr(), tuple(weight.shape), weight.dtype, changes_of(weight)
-    columns = weight.shape[-1]
-    diagonal = _wrapped_diagonal(weight.numel() // max(columns, 1), columns).to(weight.device)
-    return Fingerprint(place, weight.detach().flatten()[diagonal])
+    return place, weight.detach().flatten()[_wrapped_diagonal(*weight.shape).to(weight.device)]
 
 
 def changes_of(weight: Tensor) -> int:
@@ -358,7 +291,7 @@ def kept_diagonals(modules: Iterable[nn.Module]) -> list[tuple[Tensor, Tensor]]:
     Copies of what a weight was before a change are left out: no search uses them.
     """
     copies: list[tuple[Any, _Kept]] = [(part.weight, copy) for part in modules for copy in _KEPT.get(part, {}).values()]
-    return [(w, copy.fingerprint.diagonal) for w, copy in copies if copy.fingerprint.equals(fingerprint_of(w))]
+    return [(weight, copy.diagonal) for weight, copy in copies if copy.is_of(weight)]
 
 
 def forget() -> None:
@@ -368,7 +301,7 @@ def forget() -> None:
 
 
 def times_forgotten() -> int:
-    """Counts the calls of `forget`: who holds a copy longer than for a search asks whether it still counts."""
+    """Counts the calls of `forget`, after which copies that are held longer than for a search are no longer valid."""
     return _FORGOTTEN[0]
 
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from hf_mlnmt.common.keys import variable
 
 GIB = 2**30
-# The parameters of mallopt(3).
-TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3
 
 _kept = False  # keep_memory() was called, and the C library took it
 
@@ -36,7 +34,7 @@ def keep_memory() -> bool:
     if any(name.startswith("MALLOC_") for name in os.environ) or "malloc" in variable("GLIBC_TUNABLES", str, ""):
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    settings = {MMAP_THRESHOLD: 2**28, TRIM_THRESHOLD: 2**31 - 1, TOP_PAD: 2**26}
+    settings = {-3: 2**28, -1: 2**31 - 1, -2: 2**26}  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of malloc.h
     accepted = [mallopt(name, value) == 1 for name, value in settings.items()]
     _kept |= all(accepted)
     return all(accepted)
@@ -68,7 +66,7 @@ def peak_memory() -> int:
 
 
 def memory_of_machine(on_cpu: bool) -> float:
-    """Returns the bytes of the accelerator, or of the machine or, where that is less, of the container it runs in."""
+    """Returns the bytes of memory of the GPU, or of the machine, or of its container if that has less."""
     import psutil
     import torch
 

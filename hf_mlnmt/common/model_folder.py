@@ -155,7 +155,7 @@ _trusted = False
 
 @contextmanager
 def trusting(trust: bool = True) -> Iterator[None]:
-    """Lets the code run that lies beside the models loaded meanwhile, in any thread, as --trust-remote-code says."""
+    """Context manager: code beside models that are loaded inside may run, in any thread (--trust-remote-code)."""
     global _trusted
     before, _trusted = _trusted, trust or _trusted
     try:
@@ -211,7 +211,7 @@ def _untrusted(error: Exception) -> str:
 
 
 def check_config(config: Path) -> None:
-    """Refuse a config that names no model, or whose sizes the weights beside it cannot have, before a model is built.
+    """Raises UserError for a config that names no model, or whose sizes the weights beside it cannot have.
 
     There are no more layers than tensors, and no dimension is above the number of all their numbers.
     """
@@ -320,7 +320,7 @@ def _open(path: Path, stack: ExitStack) -> dict[str, Any]:
 
 
 def check_name(name: str | Path) -> None:
-    """Refuse at once, without asking the network, what is no good model folder and cannot be a name on the Hub."""
+    """Raises UserError, without network, for a name that is neither a good model folder nor possible on the Hub."""
     if Path(name).exists():
         check_model_folder(name)
     elif is_path(str(name)):
@@ -473,8 +473,8 @@ def _class_in(name: str | Path, auto_class: str, options: Mapping[str, Any]) -> 
 
 @contextmanager
 def _one_message(strict: bool, local: bool) -> Iterator[None]:
-    """Keeps silent Transformers' table of weights that do not fit, which an error names (`strict`), and its bar for a
-    `local` disk."""
+    """Context manager: hides Transformers' table of weights that do not fit (`strict`: an error names them), and its
+    progress bar for a `local` folder."""
     from transformers.utils import logging
 
     verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()

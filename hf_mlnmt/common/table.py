@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Number(str):
-    """The name of a column of numbers, which stand on the right."""
+    """The name of a column of numbers, which is aligned right."""
 
     __slots__ = ()
 

@@ -28,7 +28,7 @@ from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.common.model_folder import TOKEN_IDS, first_line, token_ids
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.modeling import TransformerConfig
-from hf_mlnmt.modeling.positions import SinusoidalPositions
+from hf_mlnmt.modeling.stack import SinusoidalPositions
 
 
 @dataclass

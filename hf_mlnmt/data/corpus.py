@@ -241,10 +241,6 @@ class CorpusSpec(Section):
             ):
                 raise UserError(f"corpus: {name} needs 'source' and 'target', as in {{source: ..., target: ...}}.")
         check_used(self, f"corpus: {self}", ("columns",) if self.is_two_files else ())
-        if self.bad_lines not in ("error", "drop"):
-            raise UserError(f"corpus: bad_lines is 'error' or 'drop', not '{self.bad_lines}'.")
-        if problem := WEIGHT.problem(self.weight):
-            raise UserError(f"corpus: weight{problem} Leave the corpus out to show none of it.")
         codes, columns = self.languages or {}, self.columns or {}
         if columns and columns["source"] == columns["target"] and codes.get("source") != codes.get("target"):
             raise UserError(
@@ -305,9 +301,8 @@ def read_pairs(
     if spec.is_two_files:
         return side_by_side(spec.local_files(root), spec.bad_lines == "drop", report)
     if spec.dataset:
-        return _records(
-            _rows_of(_dataset(spec, Path(root)).skip(skip), f"{spec}"), spec, f"{spec}, record", report, skip
-        )
+        rows = _rows_of(_dataset(spec, Path(root)).skip(skip), f"{spec}", _folder_of(spec, Path(root)))
+        return _records(rows, spec, f"{spec}, record", report, skip)
     assert spec.path
     path = Path(root) / spec.path
     if format_of(path) not in FORMATS:
@@ -517,6 +512,10 @@ class _Problem(str):
     """Stands for a record that cannot be read: what is wrong with it."""
 
 
+def _no_object(record: Any) -> _Problem:
+    return _Problem(f"no object with fields (but {type(record).__name__})")
+
+
 def _read_jsonl(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:
     remedy, most = None if spec.bad_lines == "drop" else REMEDY, 20 * MAX_CHARACTERS
     lines = checked_lines(path, remedy, max_characters=most, form="any")
@@ -561,12 +560,29 @@ def _read_parquet(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterato
         raise UserError(f"{path}: cannot be read as parquet ({error}). Copy or download it again.") from error
 
 
+def _folder_of(spec: CorpusSpec, root: Path) -> Path | None:
+    """Returns the folder of a data set, under `root` or anywhere; None of one on the Hub."""
+    return next((path for path in (root / str(spec.dataset), Path(str(spec.dataset))) if path.is_dir()), None)
+
+
+def _check_lines(folder: Path | None) -> None:
+    """Raises UserError for the first line of a data set's .jsonl files that is no record: the library names none."""
+    for path in sorted(folder.rglob("*.jsonl*")) if folder else ():
+        remedy = "Mend it, or give the file as path, with bad_lines: drop."
+        lines = checked_lines(path, remedy, max_characters=20 * MAX_CHARACTERS, form="any")
+        for number, record in enumerate(_objects(lines), start=1):
+            problem = record if isinstance(record, _Problem | Mapping) else _no_object(record)
+            if isinstance(problem, _Problem) and problem != _BLANK:
+                raise UserError(
+                    f"{path}, line {number}: {problem}. Mend it, or give the file as path, bad_lines: drop."
+                )
+
+
 def _dataset(spec: CorpusSpec, root: Path) -> Any:
     """Returns the records of a data set on the Hub, or in a folder under `root` or anywhere."""
     import datasets
 
-    assert spec.dataset
-    folder = next((path for path in (root / spec.dataset, Path(spec.dataset)) if path.is_dir()), None)
+    folder = _folder_of(spec, root)
     try:
         if folder and any((folder / name).exists() for name in ("dataset_dict.json", "state.json")):
             loaded = datasets.load_from_disk(str(folder))
@@ -574,19 +590,21 @@ def _dataset(spec: CorpusSpec, root: Path) -> Any:
         name = str(folder) if folder else spec.dataset
         return datasets.load_dataset(name, spec.config, split=spec.split, streaming=spec.streaming)
     except Exception as error:  # the library raises many kinds: no network, no such name, split or config
+        _check_lines(folder)
         raise UserError(
             f"data set '{spec}': cannot be loaded ({type(error).__name__}: {first_line(error)}). "
             "Check name, config and split; offline, give a local folder or files."
         ) from error
 
 
-def _rows_of(records: Any, name: str) -> Iterator[Any]:
+def _rows_of(records: Any, name: str, folder: Path | None) -> Iterator[Any]:
     """Yields the records of a data set, whose Arrow files are mapped, not read into the memory."""
     number, tables = 0, records.with_format("arrow").iter(1000)
     while True:
         try:
             table = next(tables, None)
         except Exception as error:  # each format has its own
+            _check_lines(folder)
             said = first_line(error.__cause__ or error)
             raise UserError(
                 f"{name}: what follows record {number:,} cannot be read ({said}). Mend or drop it."
@@ -640,7 +658,7 @@ def _pair(record: Any, spec: CorpusSpec) -> Pair | _Problem:
     if isinstance(record, _Problem):
         return record
     if not isinstance(record, Mapping):
-        return _Problem(f"no object with fields (but {type(record).__name__})")
+        return _no_object(record)
     inner = record.get("translation")
     places = [record] + ([inner] if isinstance(inner, Mapping) else [])
     names = [spec.columns] if spec.columns else [{side: side for side in _SIDES}, spec.languages or {}]

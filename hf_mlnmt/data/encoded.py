@@ -98,13 +98,13 @@ def interleaved(parts: Sequence[Examples], which: np.ndarray) -> Examples:
 class Lengths:
     """The lengths of the items of `encoded` on a side (0: source, -1: target), computed when they are asked for.
 
-    As int32 (items,): indices, slices, masks. longest: an upper bound, of items that are still to come.
+    As int32 (items,): indices, slices, masks.
     """
 
     dtype = np.dtype(np.int32)
 
-    def __init__(self, encoded: Any, number: int, longest: int | None = None) -> None:
-        self.encoded, self.number, self.longest = encoded, number, longest
+    def __init__(self, encoded: Any, number: int) -> None:
+        self.encoded, self.number = encoded, number
 
     def __len__(self) -> int:
         return len(self.encoded)
@@ -116,11 +116,9 @@ class Lengths:
         return self[:].astype(dtype or self.dtype, copy=False)
 
     def max(self) -> int:
-        """Returns the longest, or what it can be at most."""
-        if self.longest is None:
-            parts = (self[start : start + _AT_ONCE] for start in range(0, len(self), _AT_ONCE))
-            self.longest = max((int(part.max()) for part in parts), default=0)
-        return self.longest
+        """Returns the longest."""
+        parts = (self[start : start + _AT_ONCE] for start in range(0, len(self), _AT_ONCE))
+        return max((int(part.max()) for part in parts), default=0)
 
 
 class Encoded:
@@ -164,11 +162,7 @@ class Encoded:
 
     def _shard(self, number: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         name = self._names[number]
-        how = name, self.meta["shards"][name]["time"], self.meta["shards"][name]["crc"]
-        try:
-            return _mapped(self.folder, *how)
-        except FileNotFoundError:  # NAME.part has got its name since it was opened
-            return _mapped(self.folder.with_name(self.folder.name.removesuffix(".part")), *how)
+        return _mapped(self.folder, name, self.meta["shards"][name]["time"], self.meta["shards"][name]["crc"])
 
     def __len__(self) -> int:
         return int(self._starts[-1])

@@ -188,39 +188,11 @@ def _unpacked(file: IO[bytes], packed: str, path: Path) -> Any:
             raise UserError(f"{path}: this zip holds {holds}")
         return archive.open(names[0])
     if packed == "zst":
-        try:
-            import zstandard
-        except ImportError:
-            raise UserError(
-                f"{path}: this is a zst file, which the package zstandard reads: pip install zstandard."
-            ) from None
-        return _Zst(file, zstandard.ZstdDecompressor())
+        from pyarrow import CompressedInputStream, PythonFile
+
+        return CompressedInputStream(PythonFile(file, "r"), "zstd")
     unpackers: dict[str, Any] = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open, "lzma": lzma.open}
     return unpackers[packed](file)
-
-
-class _Zst(io.RawIOBase):
-    """The frames of a zst file; zstandard's own stream ends without a word where the file was cut off."""
-
-    def __init__(self, file: IO[bytes], unpacker: Any) -> None:
-        self.file, self.unpacker, self.frame, self.ready = file, unpacker, unpacker.decompressobj(), b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self.ready:
-            packed = self.frame.unused_data if self.frame.eof else b""
-            if not (packed := packed or self.file.read(1 << 16)):
-                if not self.frame.eof:
-                    raise EOFError("it was cut off")
-                return 0
-            if self.frame.eof:
-                self.frame = self.unpacker.decompressobj()
-            self.ready = self.frame.decompress(packed)
-        count = min(len(buffer), len(self.ready))
-        buffer[:count], self.ready = self.ready[:count], self.ready[count:]
-        return count
 
 
 def _blocks(handle: io.BufferedReader, limit: int) -> Iterator[bytes]:

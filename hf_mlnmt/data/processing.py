@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 import signal
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from hf_mlnmt.common.languages import lower
 from hf_mlnmt.common.model_folder import TEXT_PROCESSING, read_part
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.placeholders import with_placeholders
-from hf_mlnmt.data.words import spelt, without_invisible
+from hf_mlnmt.data.words import joined, spelt, without_invisible
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class TextProcessing(Section):
 
     def apply(self, text: str) -> str:
         """Returns the text that the tokenizer reads."""
-        text = text if self.identity else without_invisible(text)
+        text = text if self.identity else unicodedata.normalize("NFC", without_invisible(text))  # Moses cuts marks off
         if self.normalize:
             text = self._normalizer.normalize(text)
         if self.moses:
@@ -120,6 +121,8 @@ def cut(backend: Backend, texts: Sequence[str]) -> list[list[int]]:
     the vocabulary lacks is spelt otherwise where it can be, but for one of bytes, which lacks nothing."""
     backend.encode_special_tokens = True
     if backend.token_to_id("\u0120") is None:
+        if not backend.normalizer or backend.normalizer.normalize_str("e\u0301") != "\xe9":
+            texts = joined(texts, backend.get_vocab)
         texts = [spelt(text, lambda sign: backend.token_to_id(sign) is not None) for text in texts]
     return [encoding.ids for encoding in backend.encode_batch_fast(texts)]
 

@@ -29,6 +29,7 @@ MAX_LENGTH = 1024  # max_position_embeddings of a model, whose own number takes 
 DIGITS = "digits"  # of `keep`
 _MOST = 10**6
 _ORDINARY = 256  # characters: no alphabet, but that of syllables or of many languages, has more
+_DECIMALS = 5  # of a unigram model's scores: sums that are added up in another order differ less
 _RARE = 3  # times in a text: a character that is there less often is not worth an entry
 # Pieces never join letters or digits with punctuation, so "house." and "house" share one.
 _PUNCTUATION = r"▁?[^▁\p{L}\p{M}\p{N}]+"
@@ -57,7 +58,7 @@ def train_tokenizer(
     `keep` are placeholders, as {name}, that are never cut; "digits" makes each digit a piece of its own.
     `tags` are further tokens of which text is never made, such as <bt>.
     Ids: <pad> 0, </s> 1, <unk> 2, <s> 3, <mask> 4, then language codes, then tags. "text" is encoded as "text </s>".
-    The same text gives the same BPE each time; unigram differs a little from run to run.
+    The same text gives the same tokenizer each time, however many threads learn it.
     Raises UserError when there is no text or the vocabulary cannot hold the alphabet.
     """
     codes = [*map(code_of, languages), *dict.fromkeys(tags)]
@@ -79,7 +80,7 @@ def train_tokenizer(
         bos_token=BOS,
         mask_token=MASK,
         extra_special_tokens=codes,
-        split_special_tokens=not languages,  # "</s>" in a text is text; codes are read where they are typed
+        split_special_tokens=True,  # "</s>" in a text is text
         model_max_length=MAX_LENGTH,
         clean_up_tokenization_spaces=False,
     )
@@ -263,7 +264,21 @@ def _train_unigram(texts: Iterable[str], asked: _Asked) -> Any:
             f"Unigram training failed ({error}); the text may be too small: add text or take 'bpe'."
         ) from error
     learnt = json.loads(trained.to_str())["model"]["vocab"]
-    pieces = [(piece, score) for piece, score in learnt if piece != UNK]
+    pieces = _in_one_order({piece: round(score, _DECIMALS) for piece, score in learnt if piece != UNK})
     # No text reaches the reserved entries: the pre-tokenizer cuts it at "<" and ">".
     vocabulary = [(token, 0.0) for token in asked.reserved] + pieces
     return Unigram(vocabulary, unk_id=SPECIAL_TOKENS.index(UNK), byte_fallback=asked.byte_fallback)
+
+
+def _in_one_order(scores: dict[str, float]) -> list[tuple[str, float]]:
+    """Returns the pieces of a unigram model with their scores, highest first, the same at each training.
+
+    The trainer adds numbers up and hands out the scores of characters that it would leave out (the least one, and a
+    ten thousandth more for each) in the order of a hash table: scores are rounded by the caller, and the least scores
+    of single characters go to these in the order of Unicode.
+    """
+    least = min(scores.values(), default=0.0)
+    single = sorted(piece for piece in scores if len(piece) == 1)
+    rare = [piece for piece in single if scores[piece] <= least + len(single) * 1e-4]
+    scores |= zip(rare, sorted(scores[piece] for piece in rare))
+    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))

@@ -66,8 +66,6 @@ class TextSpec(Section):
             raise UserError(f"text: {self} {has}")
         if self.limit is not None and self.limit < 1:
             raise UserError(f"text: limit must be at least 1, not {self.limit}.")
-        if problem := WEIGHT.problem(self.weight):
-            raise UserError(f"text: weight{problem} Leave the text out to show none of it.")
         column = f"column.{self.column}"
         name = column if language_in(column) or not self.path else self.path
         check_language(name, self.language, "it is read as", "Mend language, or give text of that one.")

@@ -37,7 +37,7 @@ from hf_mlnmt.data.corpus import side_by_side
 from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.data.processing import Side, TextProcessing, cut, load_processing, moses_languages, save_processing
 from hf_mlnmt.data.subwords import BYTES, MASK, code_of, train_tokenizer
-from hf_mlnmt.data.words import without_invisible, words
+from hf_mlnmt.data.words import joined, without_invisible, words
 from hf_mlnmt.modeling.tokenization import PARTS, POINTER, TranslationTokenizer, languages_of
 
 log = logging.getLogger(__name__)
@@ -197,6 +197,8 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], target: boo
     tokenizer, texts = own_copy(tokenizer), [without_invisible(text) for text in texts]
     if type(tokenizer) is PreTrainedTokenizerFast:
         return [np.array(ids, np.int32) for ids in cut(tokenizer.backend_tokenizer, texts)]
+    if tokenizer.convert_tokens_to_ids("\u0120") in (None, tokenizer.unk_token_id):  # not of bytes
+        texts = joined(texts, tokenizer.get_vocab)
     options = {"text_target": texts} if target else {"text": texts}
     return [np.array(ids, np.int32) for ids in tokenizer(**options, truncation=False, verbose=False)["input_ids"]]
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
+
+from hf_mlnmt.common.errors import say_once
 
 # Han, Kana, their marks and signs, Yi: a character says as much as a syllable or a word.
 _SYLLABLES = (
@@ -70,6 +72,19 @@ def without_invisible(text: str) -> str:
     """Returns the text as models read it: without characters that show nothing, but for those that a language writes
     with, as the joiners U+200C and U+200D."""
     return text if text.isascii() else _INVISIBLE.sub(r"\1", text)
+
+
+def joined(texts: Sequence[str], tokens: Callable[[], Iterable[str]]) -> Sequence[str]:
+    """Returns texts in which characters and their marks are joined (NFC), where the vocabulary has the joined ones;
+    `tokens` are all of its entries. It is said once."""
+    if all(unicodedata.is_normalized("NFC", text) for text in texts):
+        return texts
+    known = set[str]().union(*tokens())
+    whole = [unicodedata.normalize("NFC", text) for text in texts]
+    found = [new if set(new) - set(old) <= known else old for old, new in zip(texts, whole, strict=True)]
+    if found != list(texts):
+        say_once("some characters of texts stand apart from their marks (NFD, as macOS writes): read joined (NFC)")
+    return found
 
 
 def spelt(text: str, knows: Callable[[str], bool]) -> str:

@@ -138,21 +138,21 @@ def translate(
 
 def _kept(pipeline: Any, model: str, decoding: DecodingOptions, file: str, count: int, keep: Path) -> list[str]:
     """Translates a file's lines into another, as `hf-mlnmt translate -o` does; returns the translations."""
-    from hf_mlnmt.generation.synthetic.journal import identity_of_model
-    from hf_mlnmt.generation.translating.call import TranslationCall
-    from hf_mlnmt.generation.translating.hypotheses import format_result
-    from hf_mlnmt.generation.translating.lines import WINDOW, identities, made_from, opened, text_groups
+    from hf_mlnmt.common.made_from import identity_of_model
+    from hf_mlnmt.generation.translating.lines import Style, TextFiles, opened
     from hf_mlnmt.generation.translating.pipeline import progress_bar
 
     new: list[str] = []
-    about = made_from(identity_of_model(model), identities([file]), decoding)
+    texts = TextFiles([file], decoding)
+    about = texts.made_from(identity_of_model(model), Style())
     with opened(keep, about) as (done, write), progress_bar(count) as update:
+
+        def note(text: str, lines: int) -> None:
+            new.extend(text.split("\n")[:-1])
+            write(text, lines)
+
         update(done)
-        call = TranslationCall(pipeline, decoding)
-        for _, group, results in call.translate_groups(text_groups([file], WINDOW), update, 1, done, True):
-            lines = [format_result(0, *pair, False, False, True) for pair in zip(group, results)]
-            new += lines
-            write("".join(f"{line}\n" for line in lines), done + len(new))
+        texts.translate(pipeline, note, update, done)
     return [*(read_texts(keep)[:done] if done else []), *new]
 
 

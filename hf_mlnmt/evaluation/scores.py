@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from hf_mlnmt.common.errors import UserError, suggest
+from hf_mlnmt.common.errors import UserError, say_once, suggest
 from hf_mlnmt.common.languages import base_language, language_in, lower, same_language
 from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.data.processing import moses_languages
@@ -97,7 +97,7 @@ class Protocol:
         """Prepares the text as metrics read it. None (no such reference for this sentence) stays None."""
         whole = [line if line is None else unicodedata.normalize("NFC", line) for line in lines]
         if any(line != before for line, before in zip(whole, lines, strict=True)):
-            _say_once("some characters stand apart from their marks (NFD, as macOS writes): compared joined (NFC)")
+            say_once("some characters stand apart from their marks (NFD, as macOS writes): compared joined (NFC)")
         lines = whole
         if self.name == "cased":
             return whole
@@ -215,13 +215,8 @@ def usual_metrics(sentences: int) -> list[MetricName]:
     """Returns all metrics, without TER for more than MOST_FOR_TER sentences (ten minutes), of which it warns once."""
     if sentences <= MOST_FOR_TER:
         return list(METRICS)
-    _say_once(f"{sentences:,} sentences: TER is left out, for it takes long; ask for it by name (--metric TER)")
+    say_once(f"{sentences:,} sentences: TER is left out, for it takes long; ask for it by name (--metric TER)")
     return [name for name in METRICS if name != "TER"]
-
-
-@lru_cache
-def _say_once(message: str) -> None:
-    log.warning(message)
 
 
 def moses(line: str, language: str) -> str:
@@ -366,7 +361,7 @@ def count_sentences(
     check_counts(outputs, sets := reference_lists(references))
     for what, texts in (("outputs", outputs), ("references", sets[0])):
         if problem := cut_into_pieces(line for line in texts[:1000] if line):
-            _say_once(f"the {what}: {problem}")
+            say_once(f"the {what}: {problem}")
     prepared, prepared_sets = how.prepare(outputs), [how.prepare(lines) for lines in sets]
     counts: Counts = {}
     for name in map(metric_named, metrics):
@@ -468,7 +463,7 @@ def _say_unspaced(how: Protocol, references: Sequence[Sequence[str | None]]) -> 
     if bleu_tokenizer(how.language) == "13a" and not how.tokenize and sum(map(is_unspaced, lines)) > len(lines) / 2:
         told = f"the language is said to be {how.language!r}" if how.language else "no language is said"
         remedy = "--tokenize char, or --language zh or ja where it is that"
-        _say_once(f"the references have no spaces, and {told}: BLEU and TER take clauses for words: {remedy}")
+        say_once(f"the references have no spaces, and {told}: BLEU and TER take clauses for words: {remedy}")
 
 
 def score_protocols(

@@ -9,10 +9,9 @@ if TYPE_CHECKING:
     from hf_mlnmt.generation.constraints.linked import Linked
     from hf_mlnmt.generation.translating import detection
     from hf_mlnmt.generation.translating.call import TranslationCall
-    from hf_mlnmt.generation.translating.columns import Translate
     from hf_mlnmt.generation.translating.directions import has_modules
     from hf_mlnmt.generation.translating.hypotheses import Alternative, Hypothesis
-    from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
+    from hf_mlnmt.generation.translating.pipeline import Translate, TranslationPipeline
     from hf_mlnmt.generation.translating.segments import CutText, Input, check_characters, split_sentences
     from hf_mlnmt.search.rules import Abandoned
 
@@ -41,10 +40,9 @@ _HOMES = {
     "search.rules": ("Abandoned",),
     "generation.constraints.linked": ("Linked",),
     "generation.translating.call": ("TranslationCall",),
-    "generation.translating.columns": ("Translate",),
     "generation.translating.directions": ("has_modules",),
     "generation.translating.hypotheses": ("Alternative", "Hypothesis"),
-    "generation.translating.pipeline": ("TranslationPipeline",),
+    "generation.translating.pipeline": ("Translate", "TranslationPipeline"),
     "generation.translating.segments": ("CutText", "Input", "check_characters", "split_sentences"),
 }
 

@@ -32,8 +32,8 @@ from transformers import initialization as init
 
 from .configuration import TransformerConfig
 from .encoder_models import encoder_heads
-from .feature_collector import CITATION, FeatureCollector, check_feature_count
-from .layers import DecoderLayer, Dropout, FeedForward, normed
+from .feature_collector import FeatureCollector, check_feature_count
+from .layers import DecoderLayer, FeedForward, normed
 from .transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
 
 
@@ -91,7 +91,7 @@ class Aggregate(FeedForward):
 
     def __init__(self, config: AggregationConfig, inputs: int):
         super().__init__(config, config.encoder_ffn_dim, inputs)
-        self.output_dropout = Dropout(config.dropout)
+        self.output_dropout = nn.Dropout(config.dropout)
         self.layer_norm = nn.LayerNorm(config.d_model, config.layer_norm_eps)
         self.inputs = inputs
 
@@ -203,7 +203,7 @@ class AggregationForConditionalGeneration(TransformerForConditionalGeneration):
 
     config: AggregationConfig
     model_class = AggregationModel
-    citation = CITATION
+    citation = "ampomah2020every"
 
 
 AggregationForMaskedLM, AggregationForCausalLM = encoder_heads(AggregationModel)

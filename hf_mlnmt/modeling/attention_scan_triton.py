@@ -1,7 +1,7 @@
 """The scans of attention_scan.py as Triton kernels: one program for each sentence and head, the loop over i inside.
 
 The recurrence stays in registers, in float32; a program reads its keys and values again at every step (they fit the L2
-cache). As in attention_scan_eager.py, the reference of these kernels, what needs no order is done outside, in
+cache). As in the loops of attention_scan.py, the reference of these kernels, what needs no order is done outside, in
 parallel. Not here, and left to the loops: padding of the target, and states that mix the heads (previous-context-full,
 key-value-full), where a step is a product with a matrix of all heads that one program should not do alone.
 Triton is optional: without it this file still imports, and `KERNELS` is None.
@@ -10,7 +10,7 @@ Triton is optional: without it this file still imports, and `KERNELS` is None.
 import torch
 from torch import Tensor
 
-from .attention_scan_eager import previous_states
+from .attention_scan import previous_states
 from .training_triton import AVAILABLE, kernel, tl, triton
 
 
@@ -261,7 +261,7 @@ def _tiles(places: int, width: int) -> tuple[int, int]:
 
 
 def contexts_forward(energies: Tensor, keys: Tensor, values: Tensor, start: Tensor | None) -> Tensor:
-    """Computes `attention_scan_eager.contexts_forward` without a transition."""
+    """Computes `attention_scan.contexts_forward` without a transition."""
     batch, heads, length, places = energies.shape
     width, programs = keys.shape[3], batch * heads
     energies, keys, values = energies.contiguous(), keys.contiguous(), values.contiguous()
@@ -279,7 +279,7 @@ def contexts_forward(energies: Tensor, keys: Tensor, values: Tensor, start: Tens
 def contexts_backward(
     gradient: Tensor, keys: Tensor, values: Tensor, start: Tensor | None, weights: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Computes `attention_scan_eager.contexts_backward` without a transition."""
+    """Computes `attention_scan.contexts_backward` without a transition."""
     batch, heads, length, places = gradient.shape
     width, programs = keys.shape[3], batch * heads
     gradient, keys, values = gradient.contiguous(), keys.contiguous(), values.contiguous()
@@ -301,7 +301,7 @@ def contexts_backward(
 def gates_forward(
     query: Tensor, plain: Tensor, log_sum: Tensor, transition: Tensor, bias: Tensor | None, start: Tensor | None
 ) -> Tensor:
-    """Computes `attention_scan_eager.gates_forward` where every head is a group."""
+    """Computes `attention_scan.gates_forward` where every head is a group."""
     batch, heads, length, width = query.shape
     query, plain, log_sum, transition = (x.contiguous() for x in (query, plain, log_sum, transition))
     contexts = torch.empty(query.shape, device=query.device)
@@ -322,7 +322,7 @@ def gates_backward(
     start: Tensor | None,
     contexts: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Computes `attention_scan_eager.gates_backward` where every head is a group."""
+    """Computes `attention_scan.gates_backward` where every head is a group."""
     batch, heads, length, width = query.shape
     before = previous_states(contexts.movedim(2, 0), start, None).movedim(0, 2)
     mixed = torch.matmul(before, transition)

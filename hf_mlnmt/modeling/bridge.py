@@ -1,7 +1,7 @@
 """The attention bridge: an encoder for each source language, a decoder for each target language, and between them one
 matrix of fixed size, made by an inner attention that all pairs of languages share.
 
-Reference: Vazquez, Raganato, Creutz and Tiedemann 2020 (the citation is rnn.py's), section 2.2; Lin et al. 2017, "A
+Reference: Vazquez, Raganato, Creutz and Tiedemann 2020 (cited as by rnn.py), section 2.2; Lin et al. 2017, "A
 Structured Self-Attentive Sentence Embedding". Equation numbers are the first's.
 
 | symbol in the paper | here | shape |
@@ -163,7 +163,9 @@ class BridgeConfig(RNNConfig):
 
     def validate_bridge(self):
         """Refuses sizes of the bridge that cannot be built, and anything else that is shared."""
-        self.refuse_below_one("bridge_heads", "bridge_width")
+        for name in ("bridge_heads", "bridge_width"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
         if self.penalty_weight < 0:
             raise ValueError(f"penalty_weight={self.penalty_weight}: must be at least 0")
         if self.share_encoder_decoder_embeddings:

@@ -68,9 +68,7 @@ class DualContextSupervisionForConditionalGeneration(MultiLevelSupervisionForCon
 
     config: DualContextSupervisionConfig
     model_class = DualContextSupervisionModel
-    citation = (
-        f"{MultiLevelSupervisionForConditionalGeneration.citation}\n\n{DualContextForConditionalGeneration.citation}"
-    )
+    citation = "ampomah-multilevel ampomah2021dual"
 
     def single_class(self, encoder_layers: int) -> type[TransformerForConditionalGeneration]:
         # Below the range of `dual_layers` the encoder is the baseline's.
@@ -112,9 +110,7 @@ class DualContextMultiLayerForConditionalGeneration(MultiLayerAttentionForCondit
 
     config: DualContextMultiLayerConfig
     model_class = DualContextMultiLayerModel
-    citation = (
-        f"{MultiLayerAttentionForConditionalGeneration.citation}\n\n{DualContextForConditionalGeneration.citation}"
-    )
+    citation = "ampomah2020every ampomah2021dual"
 
 
 @strict
@@ -144,7 +140,7 @@ class DualContextAggregationForConditionalGeneration(AggregationForConditionalGe
 
     config: DualContextAggregationConfig
     model_class = DualContextAggregationModel
-    citation = f"{AggregationForConditionalGeneration.citation}\n\n{DualContextForConditionalGeneration.citation}"
+    citation = "ampomah2020every ampomah2021dual"
 
 
 DualContextSupervisionForMaskedLM, DualContextSupervisionForCausalLM = encoder_heads(DualContextSupervisionModel)

@@ -243,13 +243,7 @@ class DualContextForConditionalGeneration(TransformerForConditionalGeneration):
 
     config: DualContextConfig
     model_class = DualContextModel
-    citation = """@article{ampomah2021dual,
-  title = {Dual Contextual Module for Neural Machine Translation},
-  author = {Ampomah, Isaac Kojo Essel and McClean, Sally and Hawe, Glenn},
-  journal = {Machine Translation},
-  year = {2021},
-  doi = {10.1007/s10590-021-09282-0}
-}"""
+    citation = "ampomah2021dual"
 
 
 DualContextForMaskedLM, DualContextForCausalLM = encoder_heads(DualContextModel)

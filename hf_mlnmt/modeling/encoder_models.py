@@ -25,12 +25,11 @@ from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
-from .configuration import MONOLINGUAL_DATA, TransformerConfig
+from .configuration import TransformerConfig
 from .generation import Generation
 from .linear import project
 from .loss import divisor, following_labels, head_cross_entropy
-from .positions import shown_positions
-from .stack import TransformerPreTrainedModel
+from .stack import TransformerPreTrainedModel, shown_positions
 from .transformer import Encoder, TransformerModel
 
 HUB = ("revision", "token", "cache_dir", "subfolder", "local_files_only")
@@ -59,7 +58,7 @@ class EncoderWithProjection(TransformerPreTrainedModel):
     causal = False
     output_class: type[ModelOutput] = MaskedLMOutput
     computes_own_loss = True  # forward takes `smoothing`, `loss_only` and `num_items_in_batch`
-    citation = MONOLINGUAL_DATA
+    citation = "rosendahl2024chapter4"
     _keys_to_ignore_on_load_unexpected = [r"^model\.decoder\.", r"^lm_head\.", r"^model\.auxiliary_"]
 
     def __init__(self, config: TransformerConfig):

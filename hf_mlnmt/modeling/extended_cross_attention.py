@@ -50,7 +50,7 @@ from transformers.cache_utils import EncoderDecoderCache
 
 from .attention import CrossAttention, cached_source, split_heads
 from .caches import RecurrentCacheLayer, real_positions
-from .configuration import FIRST_ORDER_ATTENTION, TransformerConfig
+from .configuration import TransformerConfig
 from .encoder_models import encoder_heads
 from .layers import DecoderLayer, normed
 from .linear import project
@@ -100,7 +100,8 @@ class ExtendedCrossAttentionConfig(TransformerConfig):
 
     def validate_extension(self):
         """Refuse fields that this member does not read."""
-        self.refuse_below_one("fertility_maximum")
+        if self.fertility_maximum < 1:
+            raise ValueError(f"fertility_maximum={self.fertility_maximum}: must be at least 1")
         if self.embedding_layer_norm and self.cross_attention not in EMBEDDING:
             raise ValueError(
                 f"embedding_layer_norm=True: cross_attention='{self.cross_attention}' attaches no embeddings, only "
@@ -239,7 +240,7 @@ class ExtendedCrossAttentionForConditionalGeneration(TransformerForConditionalGe
 
     config: ExtendedCrossAttentionConfig
     model_class = ExtendedCrossAttentionModel
-    citation = FIRST_ORDER_ATTENTION
+    citation = "rosendahl2024chapter5"
 
 
 ExtendedCrossAttentionForMaskedLM, ExtendedCrossAttentionForCausalLM = encoder_heads(ExtendedCrossAttentionModel)

@@ -23,16 +23,6 @@ from .layers import normed
 from .outputs import EncoderOutput
 from .transformer import Encoder
 
-CITATION = """@article{ampomah2020every,
-  title = {Every Layer Counts: Multi-Layer Multi-Head Attention for Neural Machine Translation},
-  author = {Ampomah, Isaac Kojo Essel and McClean, Sally and Lin, Zhiwei and Hawe, Glenn},
-  journal = {The Prague Bulletin of Mathematical Linguistics},
-  number = {115},
-  pages = {51--82},
-  year = {2020},
-  doi = {10.14712/00326585.005}
-}"""
-
 
 def check_feature_count(field: str, value: int | None, encoder_layers: int):
     """Refuse an n that is not in 1 .. L; None means L. Raises: ValueError."""

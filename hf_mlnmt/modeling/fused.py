@@ -5,7 +5,6 @@
 | residual, short_attention, relu_of | a sublayer's sum and norm, attention, a linear layer and its relu | GPU |
 | prepared_attention | the kernel that PyTorch chooses for attention | GPU; CPU under autocast |
 | linear_scan | the loop over positions of ssru.py | anywhere |
-| dropout | nn.Dropout | CPU, float32 |
 | head_cross_entropy | logits of all positions and equation 1 of loss.py | anywhere |
 
 Each returns None where the caller computes the result itself: in a graph of torch.compile, for modules that are more
@@ -24,10 +23,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from . import linear
 from .attention_scan import linear_scan as linear_scan
-from .linear import is_plain, matrix_of, product_dtype, runs_ahead
+from .linear import runs_ahead
 from .loss import cross_entropy
+from .matrices import is_plain, matrix_of, product_dtype
 
 LONGEST = 64  # positions of a sentence, on either side, whose attention is one program for each head
 WIDEST = 2048  # entries of a state whose residual sum and norm are one kernel
@@ -259,41 +258,6 @@ def prepared_attention(function: Callable, query: Tensor) -> Callable | None:
     return attend
 
 
-def dropout(states: Tensor, rate: float) -> Tensor | None:
-    """Returns states / (1 - rate) where a fair draw keeps the element, else 0.
-
-    Drawing the mask is most of a dropout's work on a CPU. PyTorch draws one number per element; here one 64-bit number
-    decides four elements, 16 bits each, so the rate is exact to 1/65536: a quarter of the time, the same distribution.
-    """
-    if states.device.type != "cpu" or torch.compiler.is_compiling():
-        return None
-    if states.dtype == torch.bfloat16 and torch.is_autocast_enabled("cpu"):
-        states = states.float()  # as the residual sum that follows would
-    return _Dropout.apply(states, rate) if states.dtype == torch.float32 else None
-
-
-class _Dropout(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, states: Tensor, rate: float) -> Tensor:
-        draws = torch.empty((states.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        noise = draws.view(torch.int16)[: states.numel()].view(states.shape)
-        ctx.save_for_backward(noise)
-        ctx.rate = rate
-        return _keep(states, noise, rate)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient: Tensor):
-        return _keep(gradient, ctx.saved_tensors[0], ctx.rate), None
-
-
-def _keep(values: Tensor, noise: Tensor, rate: float) -> Tensor:
-    """Returns `values` / (1 - rate) where the 16-bit noise is among the upper 1 - rate of its range, else 0."""
-    threshold = round(rate * 65536) - 32768 - 1
-    # The gradient of a threshold is just this selection, in one pass over memory.
-    return torch.ops.aten.threshold_backward(values, noise.to(values.dtype), threshold).mul_(1.0 / (1.0 - rate))
-
-
 def head_cross_entropy(head: nn.Module, states: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
     """Computes equation 1 of loss.py by an output projection, `head`."""
     weight, bias = matrix_of(head, states)
@@ -334,12 +298,6 @@ def projected_cross_entropy(
     return _ProjectedCrossEntropy.apply(states, weight, bias, labels, label_smoothing, rows)
 
 
-def _multiply(states: Tensor, weight: Tensor, kind: str) -> Tensor | None:
-    """Multiplies states (rows, inputs) by the transposed weight (outputs, inputs) by a matmul backend; returns None
-    where torch.mm is as fast at this kind of product ("forward", "by_states")."""
-    return None if linear.products is None else linear.products.multiply(states, weight, kind)
-
-
 class _ProjectedCrossEntropy(torch.autograd.Function):
     """Equation 1 with its gradients computed on the way forward, so many `rows` (positions) at a time."""
 
@@ -357,10 +315,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         for start in range(0, states.shape[0], rows):
             inside = slice(start, start + rows)
             chunk, target = states[inside], labels[inside].clamp(min=0).unsqueeze(1)
-            logits = _multiply(chunk, weight, "forward")
-            if logits is None:
-                buffer = states.new_empty(min(rows, states.shape[0]), weight.shape[0]) if buffer is None else buffer
-                logits = torch.mm(chunk, weight.t(), out=buffer[: chunk.shape[0]]).to(exact)
+            buffer = states.new_empty(min(rows, states.shape[0]), weight.shape[0]) if buffer is None else buffer
+            logits = torch.mm(chunk, weight.t(), out=buffer[: chunk.shape[0]]).to(exact)
             if bias is not None:
                 logits += bias
             chosen = logits.gather(1, target)
@@ -377,11 +333,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 if by_bias is not None:
                     by_bias += probabilities.sum(0)
                 by_logits = probabilities.to(weight.dtype)
-                by_chunk = _multiply(by_logits, weight.t(), "by_states")
-                if by_chunk is None:
-                    torch.mm(by_logits, weight, out=gradient[0][inside])
-                else:
-                    gradient[0][inside] = by_chunk
+                torch.mm(by_logits, weight, out=gradient[0][inside])
                 if weight.dtype == exact:
                     gradient[1].addmm_(by_logits.t(), chunk)
                 else:  # products in half precision, their sum over the chunks not

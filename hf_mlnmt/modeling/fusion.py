@@ -43,11 +43,11 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from .configuration import MONOLINGUAL_DATA, copy_code
-from .generation import TranslationGenerationMixin, asked_for
+from .generation import TranslationGenerationMixin
 from .loss import cross_entropy, divisor
 from .outputs import EncoderOutput, TranslationOutput
 from .releases import CACHE, CACHE_NAMES, takes_cache
+from .upkeep import asked_for, copy_code
 
 Normalization = Literal["symbol", "sequence"]
 SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e4  # sums of scaled log probabilities stay above a search's -1e9
@@ -139,7 +139,7 @@ class FusionConfig(PreTrainedConfig):
         return fields
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any):
-        """Saves the config, and the code that `auto_map` points to, the members' too (configuration.py)."""
+        """Saves the config, and the code that `auto_map` points to, the members' too (upkeep.py)."""
         here = Path(__file__).parent
         for config in (self, *self.members()):
             if pointers := getattr(config, "auto_map", None):
@@ -320,7 +320,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
     base_model_prefix = ""
     main_input_name = "input_ids"
     computes_own_loss = True  # forward takes `smoothing`, `loss_only` and `num_items_in_batch`
-    citation = MONOLINGUAL_DATA
+    citation = "rosendahl2024chapter4"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     _supports_flash_attn = True
@@ -454,7 +454,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
         if smoothing:
             raise ValueError(f"smoothing={smoothing}: label smoothing is not defined for a fused model; set it to 0")
         if decoder_input_ids is None:
-            decoder_input_ids = self.decoder_inputs_of(labels)
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         use_cache = self.config.use_cache and labels is None if use_cache is None else use_cache
         if use_cache and cache is None:
             cache = self.make_cache()

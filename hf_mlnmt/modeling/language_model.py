@@ -29,13 +29,12 @@ from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
 from .attention import SelfAttention
-from .configuration import MONOLINGUAL_DATA, StackConfig
+from .configuration import StackConfig
 from .generation import Generation
 from .layers import DecoderLayer
 from .loss import divisor, following_labels, head_cross_entropy, logits_of
-from .positions import shown_positions
 from .releases import CACHE, takes_cache
-from .stack import TransformerPreTrainedModel
+from .stack import TransformerPreTrainedModel, shown_positions
 from .transformer import Decoder
 
 
@@ -126,7 +125,7 @@ class DecoderOnlyForCausalLM(TransformerPreTrainedModel, Generation):
     config: DecoderOnlyConfig  # type: ignore[assignment]
     computes_own_loss = True  # forward takes `smoothing`, `loss_only` and `num_items_in_batch`
     model_class: type[DecoderOnlyModel] = DecoderOnlyModel
-    citation = MONOLINGUAL_DATA
+    citation = "rosendahl2024chapter4"
     _tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}
 
     def __init__(self, config: DecoderOnlyConfig):

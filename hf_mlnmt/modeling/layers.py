@@ -1,4 +1,4 @@
-"""The baseline's layers: the residual sublayer, feed-forward, encoder layer and decoder layer; and their dropout.
+"""The baseline's layers: the residual sublayer, feed-forward, encoder layer and decoder layer.
 
 Reference: Vaswani et al. 2017, "Attention Is All You Need", section 3. The notation table is in transformer.py.
 
@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -20,37 +19,10 @@ from .configuration import StackConfig, TransformerConfig
 from .linear import faster, project
 
 
-class Dropout(nn.Dropout):
-    """y = x / (1 - p) where a fair draw keeps the element, else 0; the identity in evaluation."""
-
-    def forward(self, states: Tensor) -> Tensor:
-        if not self.training or not self.p:
-            return states
-        found = faster("dropout", states, self.p)
-        return super().forward(states) if found is None else found
-
-
 def normed(norm: nn.Module, states: Tensor) -> Tensor:
     """Calls a layer norm, or the module in its place; a kernel of training returns the type of `states`."""
     found = faster("residual", states, None, 0.0, norm) if norm.training else None
     return norm(states) if found is None else found
-
-
-class JointMatrices(nn.Module):
-    """Matrices that are one parameter, `weight`; each begins as a linear layer of the baseline would."""
-
-    weight: Tensor
-    fans: int  # inputs and outputs of one matrix
-
-    def begin_weights(self, config: StackConfig) -> None:
-        if config.init_std is not None:
-            init.normal_(self.weight, std=config.init_std)
-        else:  # Xavier-uniform
-            bound = (6 / self.fans) ** 0.5
-            init.uniform_(self.weight, -bound, bound)
-        bias: Any = getattr(self, "bias", None)
-        if bias is not None:
-            init.zeros_(bias)
 
 
 class Sublayer(nn.Module):
@@ -62,7 +34,7 @@ class Sublayer(nn.Module):
     def __init__(self, config: StackConfig):
         super().__init__()
         self.layer_norm = nn.LayerNorm(config.d_model, config.layer_norm_eps)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
         self.pre = config.norm_position == "pre"
 
     def forward(self, hidden_states: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
@@ -85,7 +57,7 @@ class FeedForward(nn.Module):
         self.fc1 = nn.Linear(inputs * config.d_model, width)
         self.fc2 = nn.Linear(width, config.d_model)
         self.activation = ACT2FN[config.activation_function]
-        self.dropout = Dropout(config.activation_dropout)
+        self.dropout = nn.Dropout(config.activation_dropout)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         inner = None
@@ -93,7 +65,7 @@ class FeedForward(nn.Module):
             inner = faster("relu_of", self.fc1, hidden_states)
         if inner is None:
             inner = self.activation(project(self.fc1, hidden_states))
-        return project(self.fc2, self.dropout(inner))
+        return project(self.fc2, self.dropout(inner) if self.training else inner)
 
 
 class EncoderLayer(GradientCheckpointingLayer):

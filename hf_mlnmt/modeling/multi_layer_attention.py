@@ -39,9 +39,10 @@ from transformers.cache_utils import EncoderDecoderCache
 from .attention import CrossAttention, cached_source
 from .configuration import TransformerConfig
 from .encoder_models import encoder_heads
-from .feature_collector import CITATION, FeatureCollector, check_feature_count
-from .layers import DecoderLayer, JointMatrices
+from .feature_collector import FeatureCollector, check_feature_count
+from .layers import DecoderLayer
 from .linear import project
+from .matrices import JointMatrices
 from .transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
 
 
@@ -184,7 +185,7 @@ class MultiLayerAttentionForConditionalGeneration(TransformerForConditionalGener
 
     config: MultiLayerAttentionConfig
     model_class = MultiLayerAttentionModel
-    citation = CITATION
+    citation = "ampomah2020every"
 
 
 MultiLayerAttentionForMaskedLM, MultiLayerAttentionForCausalLM = encoder_heads(MultiLayerAttentionModel)

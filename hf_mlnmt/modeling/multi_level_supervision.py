@@ -222,12 +222,7 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
 
     config: MultiLevelSupervisionConfig
     model_class = MultiLevelSupervisionModel
-    citation = """@phdthesis{ampomah-multilevel,
-  title = {Encoder-based Multi-level Supervision for Neural Machine Translation},
-  author = {Ampomah, Isaac Kojo Essel},
-  school = {Ulster University},
-  note = {Chapter 4 of the doctoral thesis}
-}"""
+    citation = "ampomah-multilevel"
 
     def supervise(self, outputs: Any, logits, labels, label_smoothing, items) -> dict[str, Tensor]:
         """Returns equation 4.1 in training, "translation" and "auxiliary_<layer>"; else the main decoder's part."""

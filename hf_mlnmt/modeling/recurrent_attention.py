@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from transformers.cache_utils import EncoderDecoderCache
 
 from .attention import CrossAttention, cached_source, split_heads
-from .attention_scan import context_scan, gate_scan, gate_step, weight_scan, weight_step
-from .attention_scan_eager import previous_states
+from .attention_scan import context_scan, gate_scan, gate_step, previous_states, weight_scan, weight_step
 from .caches import slot_of
-from .layers import JointMatrices
-from .linear import matrix_of, project, runs_ahead
+from .linear import project, runs_ahead
+from .matrices import JointMatrices, matrix_of
 
 
 class HeadProjection(JointMatrices):

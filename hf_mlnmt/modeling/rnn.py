@@ -242,14 +242,4 @@ class RNNForConditionalGeneration(RNNPreTrainedModel, TransformerForConditionalG
     """The translation model: equation 4 on top of `RNNModel`, the loss, and `generate()`."""
 
     model_class = RNNModel
-    citation = """@article{vazquez2020systematic,
-  title = {A Systematic Study of Inner-Attention-Based Sentence Representations in Multilingual Neural Machine
-           Translation},
-  author = {V{\\'a}zquez, Ra{\\'u}l and Raganato, Alessandro and Creutz, Mathias and Tiedemann, J{\\"o}rg},
-  journal = {Computational Linguistics},
-  volume = {46},
-  number = {2},
-  pages = {387--424},
-  year = {2020},
-  doi = {10.1162/coli_a_00377}
-}"""
+    citation = "vazquez2020systematic"

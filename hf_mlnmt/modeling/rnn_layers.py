@@ -44,8 +44,8 @@ from torch.autograd.function import once_differentiable
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from .layers import Dropout
-from .linear import in_own_precision, matrix_of, product_dtype, project, runs_ahead
+from .linear import project, runs_ahead
+from .matrices import in_own_precision, matrix_of, product_dtype
 
 Aside = list[tuple[Tensor, Tensor]]  # dy_t and x_t, of the positions whose backward has been
 
@@ -348,7 +348,7 @@ class RNNEncoderLayer(GradientCheckpointingLayer):
     def __init__(self, config: Any, layer_idx: int):
         super().__init__()
         self.lstm = LSTM(config.d_model, config.d_model, bidirectional=True)
-        self.dropout = Dropout(config.dropout if layer_idx else 0.0)
+        self.dropout = nn.Dropout(config.dropout if layer_idx else 0.0)
 
     def forward(self, states: Tensor, packing: Packing | None) -> tuple[Tensor, Tensor, Tensor]:
         """Maps (batch, source, d_model) to the same, and to the last h and c, (batch, d_model)."""
@@ -364,7 +364,7 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
         widths = [config.d_model + self.fed] + [config.d_model] * (config.decoder_layers - 1)
         self.lstms: Any = nn.ModuleList([LSTM(width, config.d_model) for width in widths])
         self.attention = LuongAttention(config.d_model, config.attention_dropout)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
 
     def forward(
         self,

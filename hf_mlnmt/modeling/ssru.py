@@ -160,10 +160,4 @@ class SSRUForConditionalGeneration(TransformerForConditionalGeneration):
 
     config: SSRUConfig
     model_class = SSRUModel
-    citation = """@inproceedings{kim2019research,
-  title = {From Research to Production and Back: Ludicrously Fast Neural Machine Translation},
-  author = {Kim, Young Jin and Junczys-Dowmunt, Marcin and Hassan, Hany and Fikri Aji, Alham and Heafield, Kenneth and
-            Grundkiewicz, Roman and Bogoychev, Nikolay},
-  booktitle = {Proceedings of the 3rd Workshop on Neural Generation and Translation},
-  year = {2019}
-}"""
+    citation = "kim2019research"

@@ -13,7 +13,7 @@ monolingual data, section 3.2.3 (norm_position="pre").
 | s: decoder states | hidden_states | (batch, target, d_model) |
 | E: embeddings and output projection | embed_tokens, lm_head | (vocabulary, d_model) |
 
-(1) embedding = dropout(sqrt(d_model) E[x] + PE): stack.py    (2) PE: positions.py    (3)-(4) the layers: layers.py
+(1) embedding = dropout(sqrt(d_model) E[x] + PE), (2) PE: stack.py    (3)-(4) the layers: layers.py
 (5) p(y_t | y_<t, x) = softmax(E s_t + b), b only with output_bias
 
 Seams, each a method or a class attribute that a family overrides: `EncoderLayer.attend_self`, `Encoder.memory`,
@@ -259,13 +259,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
 
     computes_own_loss = True  # forward takes `smoothing`, `loss_only` and `num_items_in_batch`, and returns `losses`
     model_class: type[TransformerModel] = TransformerModel
-    citation = """@inproceedings{vaswani2017attention,
-  title = {Attention Is All You Need},
-  author = {Vaswani, Ashish and Shazeer, Noam and Parmar, Niki and Uszkoreit, Jakob and Jones, Llion and
-            Gomez, Aidan N. and Kaiser, Lukasz and Polosukhin, Illia},
-  booktitle = {Advances in Neural Information Processing Systems 30},
-  year = {2017}
-}"""
+    citation = "vaswani2017attention"
     _tied_weights_keys = {
         "lm_head.weight": "model.decoder.embed_tokens.weight",
         "model.encoder.embed_tokens.weight": "model.decoder.embed_tokens.weight",
@@ -308,7 +302,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
                 the loss is 0, and so are its gradients.
         """
         if decoder_input_ids is None and decoder_inputs_embeds is None:
-            decoder_input_ids = self.decoder_inputs_of(labels)
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         if labels is not None and use_cache is None:
             use_cache = False
         outputs = self.model(

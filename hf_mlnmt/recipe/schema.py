@@ -187,9 +187,6 @@ class Data(Section):
     processes: Thousand | None = key(
         None, "Processes that encode the corpora, to the same bytes; unless told, one for each core."
     )
-    filters_from: str | None = key(
-        None, "A configuration of OpusFilter or OpusCleaner, whose filters hold where `filters` says nothing."
-    )
     max_length: Subwords = key(256, "Training pairs with more subwords on a side are dropped, and counted.")
     temperature: Annotated[float, Range(0.1, 1000)] | None = key(
         None, "Corpora are drawn with a probability ~ size ** (1 / temperature)."

@@ -28,7 +28,7 @@ from hf_mlnmt.common.model_folder import (
 )
 from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.evaluation.scores import with_arrow
-from hf_mlnmt.reports.facts import load_results
+from hf_mlnmt.reports.facts import citation_of, load_results
 from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, of_a_pair, parameters_by_part
 from hf_mlnmt.reports.tables import MISSING, Score, score_tables, scores_of, show, title
 from hf_mlnmt.zoo.records import records_root, results_of, trained
@@ -106,7 +106,7 @@ def _system(config: Any, model_class: type) -> dict[str, Any]:
 def papers_of(model_class: Any) -> list[str]:
     """Returns what is to be cited for a model, a readable line for each paper."""
     lines = []
-    for entry in model_class.citation.split("\n\n"):
+    for entry in (citation_of(model_class) or "").split("\n\n"):
         text = re.sub(r"\{\\(\W)(\w)\}", lambda found: found[2] + _ACCENTS[found[1]], " ".join(entry.split()))
         field = dict(re.findall(r"(\w+) = \{([^{}]*)\}", unicodedata.normalize("NFC", text)))
         *others, last = (name.partition(",")[0] for name in field["author"].split(" and "))

@@ -21,6 +21,16 @@ if TYPE_CHECKING:
     from hf_mlnmt.evaluation.comparison import Comparison
 
 
+def citation_of(model_class: Any) -> str | None:
+    """Returns BibTeX of a class's `citation`, which is that, or keys of papers.bib; None where it has none."""
+    said = str(getattr(model_class, "citation", None) or "").strip()
+    if not said or said.startswith("@"):
+        return said or None
+    entries = Path(__file__).with_name("papers.bib").read_text("utf-8").strip().split("\n\n")
+    papers = {entry.partition("{")[2].partition(",")[0]: entry for entry in entries}
+    return "\n\n".join(papers[key] for key in said.split())
+
+
 @dataclass(frozen=True)
 class Facts:
     """What the card knows of a model; unknown fields are None or empty."""
@@ -75,9 +85,8 @@ class Facts:
 
     @property
     def citation(self) -> str | None:
-        """Returns BibTeX of the paper, where the class has it."""
-        text = getattr(self.model_class, "citation", None)
-        return text.strip() if isinstance(text, str) and text.strip() else None
+        """Returns BibTeX of the papers, where the class has it."""
+        return citation_of(self.model_class)
 
     def languages_of_test(self, test_set: str) -> tuple[str | None, str | None]:
         """Returns (source, target) of a test set: a multilingual model is scored in several directions."""

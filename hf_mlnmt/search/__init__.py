@@ -6,7 +6,7 @@ model and options, and then to `run`, which searches on the first floor that kno
 | floor | file | runs for |
 | --- | --- | --- |
 | one sentence in compiled code | cpu/one_sentence.py, search.c | one sentence without padding, greedy or beams |
-| steps of static shapes | gpu/static_shapes.py | greedy, draws or beams on a GPU; joining |
+| steps of static shapes | gpu/static_shapes.py | greedy, draws or beams on a GPU |
 | the loop | loop.py | all search strategies; the reference; a beam's step is in strategies.py |
 | Transformers' loop | | what `why_not` names |
 
@@ -22,22 +22,21 @@ The parts, each in one file for all loops:
 | hypotheses that go on, finished ones, length penalties | hypotheses.py | `Hypotheses`, `Chains`, `Record` |
 | logits processors, ends, limits | rules.py | `Rules` |
 | a model's decoder | decoder.py; decoders.py lists them | `begin`, `step` |
-| its state | the same | `rewind`, `expand`, `reorder`, `select` |
+| its state | the same | `expand`, `reorder`, `select` |
 | a decoder step in compiled code | cpu/step.py, cpu/native.py, cpu/search.c | `CompiledStep` |
-| what is remembered of a model | known.py | `known` |
+| what is remembered of a model, and of options | known.py, prepare.py | `known`, `Prepared` |
 | a step's choice on a GPU | gpu/kernels.py | `choose_beams`, `choose_tokens` |
 
 What makes it fast:
 - the beams of a sentence are neighbouring positions of one sequence (cache.py): no copies of the source's keys
   and values, and none of the caches when beams change places;
 - sentences that have ended leave the batch, with their keys, values and padding (rules.py decides when);
-- one pass over the vocabulary: log-softmax, then the maxima of blocks, then the few best blocks;
+- one call of compiled code for a step's choice, which looks into few blocks of the vocabulary;
 - tokens and parents are kept, not sequences; the sequences are read off at the end.
 """
 
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -51,11 +50,11 @@ from hf_mlnmt.search import loop
 from hf_mlnmt.search.constraints import Constrained
 from hf_mlnmt.search.decoder import HANDLED, SourceBatch, SourceTokens
 from hf_mlnmt.search.decoders import decoder_of
-from hf_mlnmt.search.drafts import Drafted
 from hf_mlnmt.search.gpu import static_shapes
-from hf_mlnmt.search.prepare import Text, record, what_is_around
+from hf_mlnmt.search.known import known, what_is_around
+from hf_mlnmt.search.prepare import Text, hand_over
 from hf_mlnmt.search.recombination import Recombined
-from hf_mlnmt.search.rules import Abandon, Joining, Rules
+from hf_mlnmt.search.rules import Abandon, Rules
 from hf_mlnmt.search.strategies import (
     BeamSearch,
     Draws,
@@ -125,35 +124,34 @@ def floors(
     model: Any, input_ids: Any, processors: Any, criteria: Any, config: Any, arguments: Any, text: Text | None
 ) -> Iterator[Floor]:
     """Yields the floor for a call, and the next one where a search has returned None; arguments as of `run`."""
-    # Transformers' preparation repeats every sentence `width` times; one copy is searched.
-    copies = width = max(config.num_beams, config.num_return_sequences)
+    known(model, again=text is None)  # compared with what it was once for a call: prepare.py has done so
+    copies = max(config.num_beams, config.num_return_sequences)
+    width = copies  # Transformers' preparation repeats every sentence so often; one copy is searched
     if text is not None:
-        if text.ids.device.type == "cpu" and (ready := text.ready(model)) is not None:
+        if (ready := text.ready(model)) is not None:
             reason = "one sentence without padding on a CPU, of a family and options that search.c knows"
-            yield Floor("one sentence in compiled code", reason, lambda: text.translate_one(model, ready))
+            yield Floor("one sentence in compiled code", reason, lambda: ready.translate(model, text.ids, text.wanted))
         copies, input_ids = 1, text.prompt()  # each sentence is there once
         arguments = {**arguments, "encoder_outputs": ModelOutput(), "attention_mask": text.mask}
     if other := why_not(model, criteria, config, arguments):
+        hand_over(None, None, input_ids, processors, criteria, config, arguments, fast=False)
         yield Floor("Transformers' loop", f"because of {other}", lambda: None)
         return
     rules = Rules(processors, criteria) if text is None else text.rules
     decoder, choice, prompt = decoder_of(model)(model, arguments), choice_of(rules, config), input_ids[::copies]
-    slow = "Python does not run ahead of this device" if not runs_ahead(prompt) else None
-    slow = slow or static_shapes.why_not(decoder, choice, rules)
-    joining = next((each for each in rules.abandon if isinstance(each, Joining)), None)
-    static = partial(Floor, "steps of static shapes", "Python runs ahead of this device")
+    slow = None if runs_ahead(prompt) else "Python does not run ahead of this device"
+    slow = (
+        slow or static_shapes.why_not(decoder, choice, rules) or (None if text else "options that are no plain values")
+    )
+    family = getattr(decoder, "family", None)
+    hand_over(decoder, choice, input_ids, processors, criteria, config, arguments, fast=family is not None)
     if text is not None:
-        tokens = SourceTokens(text.ids, text.mask)
-        if not slow and joining is not None and choice in (Greedy, BeamSearch) and width == config.num_beams:
-            joined = static_shapes.Running(decoder, choice, rules, config, text.start, joining)
-            yield static(lambda: joined.search(tokens))
-        if not slow and static_shapes.can_encode(decoder):
-            yield static(lambda: static_shapes.search(decoder, choice, tokens, prompt, rules, config))
+        if not slow:
+            tokens = SourceTokens(text.ids, text.mask)
+            by_steps = lambda: static_shapes.search(decoder, choice, tokens, prompt, rules, config)  # noqa: E731
+            yield Floor("steps of static shapes", "Python runs ahead of this device", by_steps)
         arguments["encoder_outputs"] = text.encode(model)
-    record(decoder, choice, input_ids, processors, criteria, config, arguments, not slow)
     source: Any = SourceBatch.take(arguments["encoder_outputs"], arguments.get("attention_mask"), copies)
-    if not slow:
-        yield static(lambda: static_shapes.search(decoder, choice, source, prompt, rules, config))
     batch = loop.SearchBatch(decoder, source, width)
     source = None  # so that sentences that leave the batch leave the memory too
     step = "the model's modules" if getattr(decoder, "compiled", None) is None else "compiled code (cpu/step.py)"
@@ -165,8 +163,6 @@ def choice_of(rules: Rules, config: Any) -> type[SearchStrategy]:
     """Returns the search strategy that is asked for."""
     if rules.constraints is not None:
         return Constrained
-    if rules.drafts is not None:
-        return Drafted
     if config.num_beams == 1:
         drawn = DrawsByRow if getattr(config, "draws", None) == "row" else Draws
         return drawn if config.do_sample else Greedy
@@ -182,14 +178,14 @@ def why_not(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -
     decoder = decoder_of(model)
     if decoder is None:
         return f"the class {type(model).__name__} from {type(model).__module__}"
-    if around := what_is_around(model):
+    if around := what_is_around(model, again=False):
         return around
     if config.return_dict_in_generate:
         for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
             if getattr(config, name):
                 return name
     for criterion in criteria:
-        if type(criterion) not in (MaxLengthCriteria, EosTokenCriteria, Abandon, Joining):
+        if type(criterion) not in (MaxLengthCriteria, EosTokenCriteria, Abandon):
             return type(criterion).__name__
     if config.is_assistant or config.low_memory or config.prefill_chunk_size is not None:
         return "is_assistant, low_memory or prefill_chunk_size"

@@ -10,7 +10,6 @@ given state up: what it returns takes its place, and may be the same object, cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
@@ -46,14 +45,9 @@ class SourceBatch(NamedTuple):
             outputs[name] = None
         return cls(type(outputs)(**tensors), mask[::width].bool())
 
-    def select(
-        self, sentences: Tensor | None, length: int | None = None, names: Collection[str] | None = None
-    ) -> SourceBatch:
-        """Selects sentences (indices; None: all), fitted to a length: `real`, and all tensors or these."""
-        outputs = {
-            name: fitted(value, sentences, length if names is None or name in names else None)
-            for name, value in self.outputs.items()
-        }
+    def select(self, sentences: Tensor | None, length: int | None = None) -> SourceBatch:
+        """Selects sentences (indices; None: all), fitted to a length."""
+        outputs = {name: fitted(value, sentences, length) for name, value in self.outputs.items()}
         return SourceBatch(type(self.outputs)(**outputs), fitted(self.real, sentences, length))
 
 
@@ -63,7 +57,7 @@ class SourceTokens(NamedTuple):
     ids: Tensor
     real: Tensor
 
-    def select(self, sentences: Tensor, length: int, names: Any = None) -> SourceTokens:
+    def select(self, sentences: Tensor, length: int) -> SourceTokens:
         """Selects sentences (indices), padded to a length."""
         return SourceTokens(*(fitted(tensor, sentences, length) for tensor in self))
 
@@ -84,9 +78,6 @@ def fitted(tensor: Tensor, rows: Tensor | None, length: int | None = None, dim: 
 class DecoderState(Protocol):
     """The state of every sentence, (sentences, ...), and after `expand` of each of its beams."""
 
-    def rewind(self, back: Tensor) -> Self:
-        """Goes back by so many positions of each sentence (sentences,), fewer than have been read; before `expand`."""
-
     def expand(self, width: int) -> Self:
         """Gives every sentence `width` beams, all alike."""
 
@@ -105,9 +96,8 @@ class Decoder(Protocol[State]):
 
     normalized: bool  # scores are what a search adds up: nothing may pass them through a softmax first
 
-    def begin(self, prompt: Tensor, source: SourceBatch, scored: int = 1) -> tuple[Tensor, State]:
-        """Reads the prompt (sentences, length): scores of what follows its last positions (sentences, scored,
-        vocabulary), and the state."""
+    def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, State]:
+        """Reads the prompt (sentences, length): scores of what follows it (sentences, 1, vocabulary), and the state."""
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Reads one token of every beam (sentences, width): scores (sentences, width, vocabulary), and the state.
@@ -135,42 +125,8 @@ def rows_of_sentences(sentences: Tensor, width: int) -> Tensor:
     return (sentences.unsqueeze(-1) * width + torch.arange(width, device=sentences.device)).flatten()
 
 
-def behind(states: Tensor, back: Tensor) -> Tensor:
-    """Selects the states (sentences, positions, ...) of one position each, counted back from the last: (sentences, 1,
-    ...)."""
-    return states[torch.arange(len(states), device=states.device), states.shape[1] - 1 - back].unsqueeze(1)
-
-
-class RealPositions:
-    """The positions of a batch of sources (sentences, source) that are not padding."""
-
-    def __init__(self, real: Tensor):
-        self.shape = real.shape
-        self.sentences, self.positions = real.nonzero(as_tuple=True)
-
-    def pack(self, memory: Tensor) -> Tensor:
-        """Packs the real positions of a memory (sentences, source, ...) into one long sentence, (1, real, ...)."""
-        return memory[self.sentences, self.positions].unsqueeze(0)
-
-    def project(self, project: Callable, packed: Tensor) -> tuple[Tensor, Tensor]:
-        """Computes keys and values (sentences, heads, source, d_h) of a packed memory, zeros at padding.
-
-        Most of a batch can be padding, and `project` sees none of it. Keys lie transposed in memory.
-        """
-        key, value = project(packed)
-        heads, width = key.shape[1], key.shape[3]
-        keys = key.new_zeros(self.shape[0], heads, width, self.shape[1])
-        keys.permute(0, 3, 1, 2)[self.sentences, self.positions] = key[0].transpose(0, 1)
-        values = value.new_zeros(self.shape[0], value.shape[1], self.shape[1], value.shape[3])
-        values.transpose(1, 2)[self.sentences, self.positions] = value[0].transpose(0, 1)
-        return keys.transpose(2, 3), values
-
-
-def read_source(attentions: list[tuple[Any, Tensor]], real: Tensor, cache: Any) -> None:
+def read_source(attentions: list[tuple[Any, Tensor]], cache: Any) -> None:
     """Fills the cache for every attention over the source, each with the memory (sentences, source, ...) it reads."""
-    positions, memory, packed = RealPositions(real), None, None
-    for attention, read in attentions:
-        if packed is None or read is not memory:  # most layers read the same
-            memory, packed = read, positions.pack(read)
-        cache.cross_attention_cache.update(*positions.project(attention.project_source, packed), attention.layer_idx)
+    for attention, memory in attentions:
+        cache.cross_attention_cache.update(*attention.project_source(memory), attention.layer_idx)
         cache.is_updated[attention.layer_idx] = True

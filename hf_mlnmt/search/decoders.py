@@ -33,11 +33,6 @@ class ModuleState:
     def __init__(self, cache: Any, source: SourceBatch | None):
         self.cache, self.source, self.width = cache, source, 1
 
-    def rewind(self, back: Tensor) -> ModuleState:
-        if int(back.max()):  # all alike (`one_length`)
-            getattr(self.cache, "self_attention_cache", self.cache).crop(-int(back.max()))
-        return self
-
     def expand(self, width: int) -> ModuleState:
         self.width = width
         self.cache.batch_repeat_interleave(width)
@@ -64,7 +59,6 @@ class ModuleDecoder:
     """The `Decoder` of a model that this package knows nothing of."""
 
     normalized = False
-    one_length = True  # no sentence can be at another position than the others
 
     def __init__(self, model: Any, arguments: dict[str, Any]):
         """Takes the model, and `arguments` for the forward of every step."""
@@ -75,12 +69,12 @@ class ModuleDecoder:
         """Returns None: every model can be called."""
         return None
 
-    def begin(self, prompt: Tensor, source: SourceBatch, scored: int = 1) -> tuple[Tensor, ModuleState]:
+    def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, ModuleState]:
         config = self.model.config.get_text_config(decoder=True)
         state = ModuleState(DynamicCache(config=config), None)
         if self.model.config.is_encoder_decoder:
             state = ModuleState(EncoderDecoderCache(state.cache, DynamicCache(config=config)), source)
-        return self.call(prompt, state)[:, -scored:], state
+        return self.call(prompt, state)[:, -1:], state
 
     def step(self, tokens: Tensor, state: ModuleState) -> tuple[Tensor, ModuleState]:
         return self.call(tokens.reshape(-1, 1), state).view(*tokens.shape, -1), state
@@ -98,9 +92,6 @@ class ModuleDecoder:
 
 class FusedState(tuple):
     """The members' states."""
-
-    def rewind(self, back: Tensor) -> Self:
-        return type(self)(state.rewind(back) for state in self)
 
     def expand(self, width: int) -> Self:
         return type(self)(state.expand(width) for state in self)
@@ -128,7 +119,6 @@ class FusedDecoder:
             for number, (factor, member) in enumerate(zip(factors, members_of(model)))
             if factor
         ]
-        self.one_length = any(getattr(decoder, "one_length", False) for _, _, decoder in self.members)
 
     @staticmethod
     def why_not(model: Any, arguments: dict[str, Any]) -> str | None:
@@ -136,9 +126,9 @@ class FusedDecoder:
         reasons = (decoder_of_member(member).why_not(member, {}) for member in members_of(model))
         return next(filter(None, reasons), None)
 
-    def begin(self, prompt: Tensor, source: SourceBatch, scored: int = 1) -> tuple[Tensor, FusedState]:
+    def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, FusedState]:
         steps = [
-            decoder.begin(self.model.start_as(number, prompt), self.source_of(number, source), scored)
+            decoder.begin(self.model.start_as(number, prompt), self.source_of(number, source))
             for number, _, decoder in self.members
         ]
         return self.combine(steps)

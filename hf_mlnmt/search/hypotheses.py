@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 from transformers.generation import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 
-MANY = 8  # hypotheses that are read off faster side by side
 IMPOSSIBLE = -1.0e9  # Transformers' score of what must not be chosen
 
 
@@ -74,16 +73,11 @@ class Hypotheses:
         self.last.fill_(-1)
         self.open.fill_(True)[real:] = False
 
-    def move_to(self, other: Any, rows: Tensor, real: int, into: Tensor | None = None) -> None:
-        """Hands these sentences over; those behind the first `real` only fill the batch. `into`: the rows there."""
+    def move_to(self, other: Any, rows: Tensor, real: int) -> None:
+        """Hands these sentences over; those behind the first `real` only fill the batch."""
         for name in ("running", "best", "last", "open"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if into is None:
-                torch.index_select(mine, 0, rows, out=theirs)
-            else:
-                theirs.index_copy_(0, into, mine[rows])
-        if into is None:
-            other.open[real:] = False
+            torch.index_select(getattr(self, name), 0, rows, out=getattr(other, name))
+        other.open[real:] = False
 
     def go_on(self, sums: Tensor, last: Tensor) -> Tensor:
         """Lets the best candidates go on whose token does not end them; returns their places (sentences, beams).
@@ -120,12 +114,8 @@ class Chains:
         self.going.fill_(True)[real:] = False
         self.open.fill_(True)[real:] = False
 
-    def move_to(self, other: Any, rows: Tensor, real: int, into: Tensor | None = None) -> None:
+    def move_to(self, other: Any, rows: Tensor, real: int) -> None:
         """Hands these sentences over, as `Hypotheses.move_to`."""
-        if into is not None:
-            other.going.index_copy_(0, into, self.going[rows])
-            other.open.index_copy_(0, into, self.open[rows])
-            return
         other.begin(real)
         other.going[:real] = self.going[rows[:real]]
 
@@ -167,12 +157,7 @@ class Record:
         steps = last.new_zeros(len(self.prompt), len(self.steps), 2, self.width)
         for at, ids, tokens, parents in self.stretches():
             steps[ids, at : at + tokens.shape[1]] = torch.stack([tokens, parents], 2)
-        if scores.numel() < MANY:
-            return read_off(self.prompt, steps.tolist(), ends.tolist(), scores, self.config)
-        found = followed(steps.cpu().numpy(), ends.flatten(0, 1).cpu().numpy(), blank_of(self.config))
-        tokens, beams = torch.from_numpy(found).to(last.device)
-        sequences = torch.cat([self.prompt.repeat_interleave(wanted, 0), tokens], 1)
-        return found_by_beams(sequences, beams.int(), scores, self.config)
+        return read_off(self.prompt, steps, ends, scores, self.config)
 
     def chains(self) -> Any:
         """Returns all sequences, as generate() does after a search without beams."""
@@ -199,25 +184,6 @@ class Record:
             at += len(ids)
 
 
-def followed(steps: np.ndarray, ends: np.ndarray, blank: int) -> np.ndarray:
-    """Computes what `read_off` does for many hypotheses at once.
-
-    Args:
-        steps: (sentences, steps, 2, beams). ends: (hypotheses, 3), as many of each sentence. blank: behind an end.
-
-    Returns: tokens and beams, counted through all sentences, -1 behind an end: (2, hypotheses, longest).
-    """
-    last, token, beam = ends.T
-    sentence = np.arange(len(ends)) * len(steps) // len(ends)
-    found = np.empty((2, len(ends), last.max() + 1), dtype=np.int64)
-    for at in reversed(range(found.shape[2])):
-        chosen, parent = steps[sentence, min(at, steps.shape[1] - 1), :, beam].T
-        beam = np.where(at < last, parent, beam)
-        found[:, :, at] = np.where(at < last, chosen, token), beam + sentence * steps.shape[3]
-        found[:, at > last, at] = [[blank], [-1]]
-    return found
-
-
 def pad_token_of(config: Any, device: torch.device) -> Any:
     """Returns the token that stands behind what has ended, a tensor without dimensions, or 0."""
     return 0 if config._pad_token_tensor is None else config._pad_token_tensor.to(device)
@@ -234,34 +200,27 @@ def sampled(sequences: Any, config: Any) -> Any:
     return GenerateEncoderDecoderOutput(sequences=sequences) if config.return_dict_in_generate else sequences
 
 
-def read_off(prompt: Tensor, steps: list[Any], ends: list[Any], scores: Any, config: Any) -> Any:
+def read_off(prompt: Tensor, steps: Tensor, ends: Tensor, scores: Tensor, config: Any) -> Any:
     """Reads hypotheses off the steps of their search, and returns them as generate() does after a beam search.
 
     Args:
         prompt: (sentences, length). scores: of each hypothesis, (sentences, returned).
-        steps: of each sentence the tokens and parents of all beams in each step.
-        ends: of each sentence the step, token and beam before of each hypothesis' end; step -1 where there is none.
+        steps: tokens and parents of all beams in each step, (sentences, steps, 2, beams).
+        ends: step, token and beam before of each hypothesis' end, (sentences, returned, 3); step -1: there is none.
     """
-    rows, origins = [], []
-    for number, (start, table, of_sentence) in enumerate(zip(prompt.tolist(), steps, ends, strict=True)):
-        for step, token, beam in of_sentence:
-            row, origin = ([token], [beam]) if step >= 0 else ([], [])
-            for tokens, parents in reversed(table[: max(step, 0)]):
-                row.append(tokens[beam])
-                beam = parents[beam]
-                origin.append(beam)
-            rows.append([*start, *reversed(row)])
-            origins.append([number * config.num_beams + beam for beam in reversed(origin)])
-    total, blank = max(map(len, origins)), blank_of(config)
-    rows = [row + [blank] * (total + prompt.shape[1] - len(row)) for row in rows]
-    sequences = torch.tensor(rows, dtype=torch.long, device=prompt.device)
-    rows = [origin + [-1] * (total - len(origin)) for origin in origins]
-    beams = torch.tensor(rows, dtype=torch.int, device=prompt.device)
-    return found_by_beams(sequences, beams, scores, config)
-
-
-def found_by_beams(sequences: Any, beams: Any, scores: Any, config: Any) -> Any:
-    """Returns sequences, the beams that their tokens come from, and their scores as generate() does."""
+    table, blank, returned = steps.cpu().numpy(), blank_of(config), ends.shape[1]
+    last, token, beam = ends.flatten(0, 1).cpu().numpy().T
+    sentence = np.arange(len(last)) // returned
+    found = np.empty((2, len(last), last.max() + 1), dtype=np.int64)  # tokens, and beams counted through all sentences
+    for at in reversed(range(found.shape[2])):
+        chosen, parent = table[sentence, min(at, table.shape[1] - 1), :, beam].T
+        beam = np.where(at < last, parent, beam)
+        found[:, :, at] = np.where(at < last, chosen, token), beam + sentence * table.shape[3]
+        found[:, at > last, at] = [[blank], [-1]]
+    tokens, beams = torch.from_numpy(found).to(prompt.device)
+    sequences: Any = torch.cat([prompt.repeat_interleave(returned, 0), tokens], 1)
     if not config.return_dict_in_generate:
         return sequences
-    return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=scores.flatten(), beam_indices=beams)
+    return GenerateBeamEncoderDecoderOutput(
+        sequences=sequences, sequences_scores=scores.flatten(), beam_indices=beams.int()
+    )

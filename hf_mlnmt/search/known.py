@@ -1,99 +1,109 @@
-"""A memory of what a search asks of a model at every call, for as long as the model has the same parts.
+"""A memory of a model, from one search to the next: `known(model)`, for as long as the model is the same.
 
-Modules, parameters and buffers are compared by identity, one by one but without a call of Python's for each: in a tenth
-of a millisecond. What they hold is told apart by a number, `state`: where each weight lies, PyTorch's count of its
-changes in place, its type, the switches of adapters, and the precision that is asked for around the call.
+Every call of generate() asks once whether it is: modules with their attributes, parameters and buffers are compared one
+by one, without a call of Python's for each; of weights where they lie and PyTorch's count of their changes in place; of
+PEFT's layers what switches adapters. What follows from all that is found once (`Known.fact`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import chain, repeat
-from operator import attrgetter, is_, itemgetter
+from itertools import chain
+from operator import attrgetter, itemgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
+from transformers import GenerationMixin
 
 _TABLES = itemgetter("_modules", "_parameters", "_buffers")
 _HOOKS = itemgetter("_forward_hooks", "_forward_pre_hooks")
-# What PEFT's layers say of themselves: a graph knows nothing of a switch between adapters.
 _SWITCHES = "_disable_adapters", "_active_adapter", "merged_adapters", "scaling"
+_PLAIN = (bool, int, float, str, type(None))
 
 
 class Known:
-    """A model as it was when it was looked through: its parts, and what follows from these alone."""
+    """A model as it was when it was looked through.
+
+    state: another number for another model, or one that was changed. weights: its parameters and buffers.
+    """
 
     def __init__(self, model: Any):
-        # Without the model, or it would never be freed.
-        self.others = [vars(part) for part in model.modules()][1:]
-        self.tables = self._tables(model)
-        self.filled, self.empty = ([table for table in self.tables if bool(table) is full] for full in (True, False))
-        self.parts = self._parts()
-        self.forwards = self._forwards(model)
-        self.is_replaced = set(self.forwards) != {id(None)}  # a part has another forward than that of its class
-        self.weights = list({id(x): x for x in self.parts if isinstance(x, Tensor)}.values())
+        self.modules = list(model.modules())[1:]  # without the model, or it would never be freed
+        self.others = list(map(vars, self.modules))
+        self.parts = self._parts(model)
+        marks = [type(model), *chain.from_iterable(self.parts)]
+        self.weights = list({id(mark): mark for mark in marks if isinstance(mark, Tensor)}.values())
         self.counting = [weight for weight in self.weights if not weight.is_inference()]
-        self.adapters = [part for part in self._each(model) if _SWITCHES[0] in part]
-        self.mark = hash((*map(id, self.parts), *self.forwards))
+        self.adapters = [part for part in (vars(model), *self.others) if _SWITCHES[0] in part]
+        self.places = self._places()
+        plain = tuple(mark if type(mark) in _PLAIN else id(mark) for mark in marks)
+        self.kind, self.state = marks[0], hash((plain, *map(tuple, self.places)))
+        self.is_replaced = any("forward" in part for part in (vars(model), *self.others))
         self.facts: dict[str, Any] = {}
 
-    def _each(self, model: Any) -> list[dict[str, Any]]:
-        return [vars(model), *self.others]
+    def _parts(self, model: Any) -> list[tuple[Any, ...]]:
+        """Returns the attributes, modules, parameters and buffers of each module."""
+        parts = [vars(model), *self.others]
+        return [(*part, *part.values(), *chain.from_iterable(map(dict.values, _TABLES(part)))) for part in parts]
 
-    def _tables(self, model: Any) -> list[dict[str, Any]]:
-        return list(chain.from_iterable(map(_TABLES, self._each(model))))
-
-    def _parts(self) -> list[Any]:
-        return list(chain.from_iterable(map(dict.values, self.filled)))
-
-    def _forwards(self, model: Any) -> list[int]:
-        """Returns which forward was put in the place of each part's own."""
-        return list(map(id, map(dict.get, self._each(model), repeat("forward"))))
+    def _places(self) -> list[list[Any]]:
+        switches = [repr(part.get(name)) for part in self.adapters for name in _SWITCHES]
+        changes = list(map(attrgetter("_version"), self.counting))
+        return [list(map(Tensor.data_ptr, self.weights)), changes, switches]
 
     def holds(self, model: Any) -> bool:
-        """Tells whether the model has the same parts still."""
-        if not all(map(is_, self._tables(model), self.tables)) or any(self.empty):
+        """Tells whether the model is the same still."""
+        try:
+            return type(model) is self.kind and self._parts(model) == self.parts and self._places() == self.places
+        except (RuntimeError, ValueError):  # another tensor, which is neither equal nor not
             return False
-        now = self._parts()
-        same = len(now) == len(self.parts) and all(map(is_, now, self.parts))
-        return same and self._forwards(model) == self.forwards
 
     def is_hooked(self, model: Any) -> bool:
-        """Tells whether a part has forward hooks."""
-        return any(chain.from_iterable(map(_HOOKS, self._each(model))))
+        """Tells whether a module has forward hooks, or all have."""
+        parts = [vars(model), *self.others]
+        return any(chain.from_iterable(map(_HOOKS, parts))) or _has_any_global_hook()
 
-    def are_together(self) -> bool:
-        """Tells whether all weights are on one device."""
-        return len(set(map(attrgetter("device"), self.weights))) < 2
-
-    def state(self, model: Any) -> int:
-        """Returns another number when a weight lies elsewhere or was changed, or a call computes something else."""
-        kind = model.device.type
-        cast = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind)
-        switches = [repr(part.get(name)) for part in self.adapters for name in _SWITCHES]
-        places = tuple(map(Tensor.data_ptr, self.weights))
-        changes = tuple(map(attrgetter("_version"), self.counting))
-        types = tuple(map(attrgetter("dtype"), self.weights))
-        return hash((self.mark, places, changes, types, *switches, cast, model.config._attn_implementation))
+    def is_altered(self, model: Any) -> bool:
+        """Tells whether calling a module does more than its class says: hooks, another forward, dropout, autocast."""
+        dropout = any(isinstance(part, nn.Dropout) and part.training for part in self.modules)
+        return dropout or self.is_replaced or self.is_hooked(model) or torch.is_autocast_enabled(model.device.type)
 
     def fact(self, name: str, find: Callable[[], Any]) -> Any:
-        """Returns `find()`, which follows from the parts alone, or what it returned before."""
+        """Returns `find()`, or what it returned before for this state of the model."""
         if name not in self.facts:
             self.facts[name] = find()
         return self.facts[name]
 
 
 def known(model: Any, again: bool = True) -> Known:
-    """Returns what is known of a model; where its parts have changed, of what it is now.
+    """Returns what is known of a model; where it has changed, of what it is now.
 
-    again: compare the parts; False: the call under way has done so.
+    again: compare it; False: the call under way has done so.
     """
     found = _KNOWN.get(model)
     if found is None or (again and not found.holds(model)):
         found = _KNOWN[model] = Known(model)
     return found
+
+
+def what_is_around(model: Any, again: bool = True) -> str | None:
+    """Names what was put around a model that acts on its decoder's calls as Transformers' loops make them, or None."""
+    for name in ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation"):
+        if getattr(getattr(model, name), "__func__", None) is not getattr(GenerationMixin, name):
+            return f"a {name} of its own"
+    # Accelerate's forward computes what the class's does, in a precision or on a device of its own.
+    if "forward" in vars(model) and not any(hasattr(model, name) for name in ("_original_forward", "_old_forward")):
+        return "a forward that was put in the place of its own"
+    if not known(model, again).is_hooked(model):
+        return None
+    encoder = set(model.get_encoder().modules())  # which generate() calls itself
+    others = [module for module in model.modules() if module not in encoder]
+    if any(part._forward_hooks or part._forward_pre_hooks for part in others) or _has_any_global_hook():
+        return "forward hooks"
+    return None
 
 
 _KNOWN: WeakKeyDictionary[Any, Known] = WeakKeyDictionary()

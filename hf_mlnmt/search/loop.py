@@ -21,10 +21,9 @@ class SearchBatch:
         self.real = source.real
         self.state: Any = None
 
-    def begin(self, prompt: Tensor, scored: int = 1) -> Tensor:
-        """Reads the prompt (sentences, length): scores of what follows its last positions (sentences, scored,
-        vocabulary)."""
-        scores, self.state = self.decoder.begin(prompt, self.source, scored)
+    def begin(self, prompt: Tensor) -> Tensor:
+        """Reads the prompt (sentences, length): scores of what follows (sentences, 1, vocabulary)."""
+        scores, self.state = self.decoder.begin(prompt, self.source)
         del self.source  # it is the state's now
         return scores
 
@@ -54,7 +53,7 @@ def search(batch: SearchBatch, prompt: Tensor, choice: Any) -> Any:
     """
     rules, length = choice.rules, prompt.shape[1]
     history = prompt.unsqueeze(1).expand(-1, batch.width, -1)  # (sentences, width, length)
-    scores = choice.read(prompt)  # (sentences, 1, vocabulary)
+    scores = batch.begin(prompt)  # (sentences, 1, vocabulary)
     batch.state = batch.state.expand(batch.width)
     while True:
         length += 1

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from hf_mlnmt.modeling.bridge import BridgeForConditionalGeneration, BridgeModel
-from hf_mlnmt.modeling.linear import in_own_precision, project
+from hf_mlnmt.modeling.matrices import in_own_precision
 from hf_mlnmt.modeling.outputs import EncoderOutput
 from hf_mlnmt.modeling.rnn import RNNDecoder, RNNForConditionalGeneration, RNNModel
 from hf_mlnmt.modeling.rnn_layers import RNNDecoderLayers, additive_mask
-from hf_mlnmt.search.decoder import HANDLED, SourceBatch, behind, gather_beams
+from hf_mlnmt.search.decoder import HANDLED, SourceBatch, gather_beams
 
 
 class LSTMState(NamedTuple):
@@ -27,9 +27,6 @@ class LSTMState(NamedTuple):
     keys: Tensor
     values: Tensor
     mask: Tensor | None
-
-    def rewind(self, back: Tensor) -> LSTMState:
-        return self._replace(rows=behind(self.rows, back))
 
     def expand(self, width: int) -> LSTMState:
         return self._replace(rows=self.rows[:, -1:].expand(-1, width, -1, -1))
@@ -46,8 +43,6 @@ class LSTMState(NamedTuple):
 
 class LSTMDecoder:
     """The `Decoder` of the models of rnn.py."""
-
-    widened = True  # the scores, to float32
 
     def __init__(self, model: Any, arguments: dict[str, Any]):
         self.model, self.decoder, self.recurrence = model, model.model.decoder, model.model.decoder.recurrence
@@ -70,7 +65,7 @@ class LSTMDecoder:
         others = [name for name in arguments if name not in HANDLED]
         return f"the argument {others[0]}" if others else None
 
-    def begin(self, prompt: Tensor, source: SourceBatch, scored: int = 1) -> tuple[Tensor, LSTMState]:
+    def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, LSTMState]:
         encoded = EncoderOutput.of(source.outputs, self.model.get_encoder().hands_on)
         memory = encoded.last_hidden_state if encoded.memory is None else encoded.memory
         assert memory is not None
@@ -79,19 +74,14 @@ class LSTMDecoder:
         start = self.decoder.begin(memory, encoded.features)
         gates = self.outer_gates(prompt)
         state = LSTMState(start.unsqueeze(1), keys, values, mask)
-        found = []  # scores and rows of the last positions
-        for position in range(prompt.shape[1]):
-            is_scored = position + scored >= prompt.shape[1]
-            scores, state = self.advance(gates[:, position : position + 1], state, is_scored)
-            if is_scored:
-                found.append((scores, state.rows))
-        if len(found) == 1:  # scores as they lie in memory
-            return scores, state
-        all_scores, rows = (torch.cat(parts, dim=1) for parts in zip(*found))
-        return all_scores, state._replace(rows=rows)
+        for position in range(prompt.shape[1] - 1):
+            state = self.advance(gates[:, position : position + 1], state)[1]
+        attentional, state = self.advance(gates[:, -1:], state)
+        return self.scores_of(attentional), state
 
     def step(self, tokens: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
-        return self.advance(self.outer_gates(tokens), state, True)
+        attentional, state = self.advance(self.outer_gates(tokens), state)
+        return self.scores_of(attentional), state
 
     def outer_gates(self, tokens: Tensor) -> Tensor:
         """Computes the gates' part of tokens (sentences, prompt or beams): (sentences, prompt or beams, 4 d_model)."""
@@ -99,17 +89,17 @@ class LSTMDecoder:
         with in_own_precision(embeds):
             return self.recurrence.outer_gates(embeds)
 
-    def advance(self, gates: Tensor, state: LSTMState, scored: bool) -> tuple[Tensor, LSTMState]:
-        """Reads one position: scores (sentences, beams, vocabulary), if they are wanted, and the state."""
+    def advance(self, gates: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
+        """Reads one position: the attentional state (sentences, beams, d_model), and the state."""
         with in_own_precision(gates):
             if self.inner is None:
                 self.inner = self.recurrence.inner_products()
             rows = list(state.rows.to(gates.dtype).unbind(2))
             source = state.keys.to(gates.dtype), state.values.to(gates.dtype), state.mask
             attentional, _, rows = self.recurrence.step(gates, rows, self.inner, source)
-        state = state._replace(rows=torch.stack(rows, dim=2))
-        if not scored:
-            return gates, state
-        return self.model.lm_head(attentional).float() if self.widened else project(
-            self.model.lm_head, attentional
-        ), state
+        return attentional, state._replace(rows=torch.stack(rows, dim=2))
+
+    def scores_of(self, attentional: Tensor) -> Tensor:
+        """Computes the scores (sentences, beams, vocabulary)."""
+        with in_own_precision(attentional):
+            return self.model.lm_head(attentional).float()

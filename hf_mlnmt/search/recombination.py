@@ -1,23 +1,37 @@
-"""Recombination: beams of a sentence that share their last k tokens are joined before each step.
+"""Recombination: beams of a sentence that share their last k tokens are joined before each step; and its trellis.
 
 Reference: thesis on monolingual data, section 4.1.2, "Limited context assumption and trellis computation". For a model
 that sees k tokens, what follows two hypotheses with the same last k tokens is the same: their probabilities are added
 up, and the better path of the two stands for both. Of any other model that is an approximation. k = 0 joins all beams
 of a sentence.
+
+The trellis of a search is its nodes, the tokens between them, and where paths end. Q of a node is the sum over all
+paths to it; Z is the sum over all finished paths. Here is the graph alone (`build_trellis`):
+training/fusion_objectives.py computes its scores, with gradients.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import GenerationConfig
+from transformers.generation.logits_process import LogitsProcessorList
+from transformers.generation.stopping_criteria import EosTokenCriteria
 
-from hf_mlnmt.search.decoder import gather_beams
+from hf_mlnmt.search.decoder import SourceBatch, gather_beams
 from hf_mlnmt.search.hypotheses import IMPOSSIBLE, is_possible
-from hf_mlnmt.search.loop import SearchBatch
+from hf_mlnmt.search.loop import SearchBatch, search
 from hf_mlnmt.search.rules import Rules
 from hf_mlnmt.search.strategies import BeamSearch, Candidates
+
+History = tuple[int, ...]
+Arc = tuple[int, int, int]  # parent, token, child; child END for a finished path
+END = -1
 
 
 class Recombined(BeamSearch):
@@ -94,3 +108,146 @@ class Recombination:
     def keep(self, sentences: Tensor) -> None:
         """Keeps these sentences (indices)."""
         self.recent, self.paths = self.recent[sentences], self.paths[sentences]
+
+
+@dataclass
+class Trellis:
+    """The trellis of one sentence.
+
+    nodes: `nodes[t]` are histories of t tokens, each of which stands for all paths to its node; nodes[0] is the root.
+    arcs: `arcs[t]` lead from nodes[t] to nodes[t + 1], by their places there; there are as many levels of both.
+    """
+
+    nodes: list[list[History]] = field(default_factory=lambda: [[()]])
+    arcs: list[list[Arc]] = field(default_factory=lambda: [[]])
+
+    def pruned(self) -> Trellis:
+        """Returns it without the nodes that no finished path goes through."""
+        nodes: list[list[History]] = []
+        arcs: list[list[Arc]] = []
+        after = {END: END}  # of the nodes that are kept of the next level, the new places
+        for histories, leading in zip(reversed(self.nodes), reversed(self.arcs), strict=True):
+            leading = [(parent, token, after[child]) for parent, token, child in leading if child in after]
+            kept = {parent for parent, _, _ in leading} | ({0} if histories == [()] else set())  # the root stays
+            places = {node: place for place, node in enumerate(sorted(kept))}
+            nodes.append([histories[node] for node in places])
+            arcs.append([(places[parent], token, child) for parent, token, child in leading])
+            after = {**places, END: END}
+        return Trellis(nodes[::-1], arcs[::-1])
+
+    def has(self, path: list[int]) -> bool:
+        """Tells whether a path that ends with its last token goes through the trellis."""
+        node: int | None = 0
+        for level, token in enumerate(path):
+            is_last = level + 1 == len(path)
+            arcs = self.arcs[level] if level < len(self.arcs) else []
+            onward = (child for parent, other, child in arcs if (parent, other) == (node, token))
+            node = next((child for child in onward if (child == END) == is_last), None)
+        return node == END
+
+
+@torch.no_grad()
+def build_trellis(
+    decoder: Any,
+    source: SourceBatch,
+    prompt: Tensor,
+    ends: list[int],
+    beams: int,
+    k: int,
+    longest: int,
+    tolerance: float,
+) -> list[Trellis]:
+    """Builds the trellis of each sentence by a beam search with recombination that keeps everything.
+
+    Args:
+        decoder: a `Decoder` (decoder.py). prompt: (sentences, length), a start token each.
+        ends: tokens that end a path. beams, k: as in generate(); longest: no path has more tokens, its end counted.
+        tolerance: a sentence is done when its open beams have together less than this part of Z; 0: never before
+            `longest`.
+    """
+    batch = SearchBatch(decoder, source, beams)
+    rules = Rules(LogitsProcessorList(), [EosTokenCriteria(ends)] if ends else [])
+    config: Any = GenerationConfig(num_beams=beams, max_length=prompt.shape[1] + longest)
+    config.recombine = k
+    return search(batch, prompt, Everything(batch, prompt, rules, config, tolerance))
+
+
+class Everything(Recombined):
+    """Beam search with recombination that keeps all nodes, and all paths that end; its result is the trellises."""
+
+    def __init__(self, batch: SearchBatch, prompt: Tensor, rules: Rules, config: Any, tolerance: float):
+        super().__init__(batch, prompt, rules, config)
+        self.tolerance, self.builders = tolerance, [_Builder() for _ in prompt]
+        self.total = prompt.new_full((len(prompt), 1), -torch.inf, dtype=torch.float32)  # log Z / scale
+
+    def candidates(self, scores: Tensor, running: Tensor, history: Tensor) -> Candidates:
+        chosen, stands = self.joined.groups(running)
+        for row, builder in self.here():
+            builder.join(chosen[row].tolist(), stands[row].tolist())
+        return super().candidates(scores, running, history)
+
+    def finish(self, sums: Tensor, beams: Tensor, tokens: Tensor, over: Tensor) -> None:
+        over = over[:, : self.batch.width]
+        for row, place in over.nonzero().tolist():
+            self.builders[int(self.batch.ids[row])].finish(int(beams[row, place]), int(tokens[row, place]))
+        ended = sums[:, : over.shape[1]].masked_fill(~over, -torch.inf)
+        self.total = self.joined.together(torch.cat([self.total, ended], 1))
+
+    def follow(self, places: Tensor, beams: Tensor, tokens: Tensor) -> None:
+        super().follow(places, beams, tokens)
+        open_ = is_possible(self.beams.running)
+        if self.tolerance:
+            left = self.joined.together(self.beams.running.masked_fill(~open_, -torch.inf))
+            open_ &= left > self.total + math.log(self.tolerance) / self.batch.scale
+            self.beams.running.masked_fill_(~open_, IMPOSSIBLE)
+        for row, builder in self.here():
+            builder.expand(beams[row].tolist(), tokens[row].tolist(), open_[row].tolist())
+        self.beams.open = open_.any(1) & (self.length < self.config.max_length)
+
+    def close(self) -> Tensor:
+        return self.beams.open
+
+    def keep(self, sentences: Tensor) -> None:
+        super().keep(sentences)
+        self.total = self.total[sentences]
+
+    def here(self) -> Iterator[tuple[int, _Builder]]:
+        """Yields the row and the trellis of each sentence that is here."""
+        return ((row, self.builders[sentence]) for row, sentence in enumerate(self.batch.ids.tolist()))
+
+    def result(self) -> list[Trellis]:
+        return [builder.trellis.pruned() for builder in self.builders]
+
+
+class _Builder:
+    """The trellis of a sentence while it is searched."""
+
+    def __init__(self) -> None:
+        self.trellis = Trellis()
+        self.places: dict[int, int] = {0: 0}  # beam -> its node among those of the last step
+        self.coming: dict[int, tuple[int, int]] = {}  # beam -> parent's node and token
+
+    def join(self, chosen: list[int], stands: list[bool]) -> None:
+        """Makes the nodes that the beams come to: chosen[i] stands for beam i."""
+        if not self.coming:  # at the root
+            return
+        before = self.trellis.nodes[-1]
+        nodes: list[History] = []
+        self.places = {}
+        for beam, (parent, token) in self.coming.items():
+            if stands[beam]:
+                self.places[beam] = len(nodes)
+                nodes.append((*before[parent], token))
+        coming = self.coming.items()
+        self.trellis.arcs[-1] += [(parent, token, self.places[chosen[beam]]) for beam, (parent, token) in coming]
+        self.trellis.nodes.append(nodes)
+        self.trellis.arcs.append([])
+
+    def expand(self, parents: list[int], tokens: list[int], alive: list[bool]) -> None:
+        """Lets beam i go on from beam parents[i]."""
+        moves = enumerate(zip(parents, tokens, alive))
+        self.coming = {beam: (self.places[parent], token) for beam, (parent, token, open_) in moves if open_}
+
+    def finish(self, parent: int, token: int) -> None:
+        """Ends a path behind this beam."""
+        self.trellis.arcs[-1].append((self.places[parent], token, END))

@@ -118,28 +118,6 @@ class Abandon(StoppingCriteria):
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 
-class Joining(Abandon):
-    """A criterion by which sentences join generate()'s search, in the rows of those that have ended.
-
-    A search that can (`taken` says so) has at most `room` sentences at a time, asks between two steps for so many more
-    at most, and tells what was found of some as soon as they have ended; generate() returns nothing then.
-    """
-
-    taken = False
-
-    def __init__(
-        self,
-        abandoned: Callable[[], bool],
-        room: int,
-        newcomers: Callable[[int], tuple[Tensor, Tensor] | None],
-        ended: Callable[[list[int], Tensor], None],
-    ):
-        """Takes what gives at most so many new sentences, ids and mask (sentences, source) each, or None; and what is
-        told numbers of sentences, in the order in which they came, and their sequences as generate() returns them."""
-        super().__init__(abandoned)
-        self.room, self.newcomers, self.ended = room, newcomers, ended
-
-
 Phrase = Sequence[int]
 
 
@@ -161,21 +139,6 @@ class Constraints(LogitsProcessor):
         )
 
 
-class Drafts(LogitsProcessor):
-    """Drafts of translations, one for each sentence: tokens, without the end; one of generate()'s processors.
-
-    A greedy search of this package begins with what it would choose itself of a draft (drafts.py). What is found is the
-    same without it: other loops pass it over.
-    """
-
-    def __init__(self, sentences: Sequence[Phrase]):
-        self.sentences = sentences
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Returns the scores as they are."""
-        return scores
-
-
 class Rules:
     """Logits processors and stopping criteria.
 
@@ -185,10 +148,8 @@ class Rules:
     def __init__(self, logits_processor: Any, criteria: Any):
         constraints = [processor for processor in logits_processor if isinstance(processor, Constraints)]
         self.constraints = constraints[0].sentences if constraints else None
-        drafts = [processor for processor in logits_processor if isinstance(processor, Drafts)]
-        self.drafts = drafts[0].sentences if drafts else None
-        if others := [*constraints, *drafts]:
-            logits_processor = LogitsProcessorList(part for part in logits_processor if part not in others)
+        if constraints:
+            logits_processor = LogitsProcessorList(part for part in logits_processor if part not in constraints)
         self.processors = logits_processor
         self.followers = [processor for processor in logits_processor if hasattr(processor, "keep_rows")]
         others = [processor for processor in logits_processor if not hasattr(processor, "keep_rows")]

@@ -9,7 +9,6 @@
 | Constrained (constraints.py) | the best that have given phrases in them |
 | Grouped | the best of groups that differ from each other |
 | SampledBeams, WithoutReplacement | beams that are drawn; sequences drawn without replacement |
-| Drafted (drafts.py) | what Greedy does, beginning with what is likely to be that |
 
 The face that the loop sees is `SearchStrategy`. A step of `BeamSearch`, which others change at the methods in brackets:
 
@@ -35,7 +34,6 @@ from hf_mlnmt.search.hypotheses import IMPOSSIBLE, Chains, Record, is_possible, 
 from hf_mlnmt.search.loop import SearchBatch
 from hf_mlnmt.search.rules import Rules
 
-BLOCK = 64  # of the vocabulary, when the best tokens are looked for
 Candidates = tuple[Tensor, Tensor, Tensor]  # sums, beams, tokens (sentences, candidates), the best first
 
 
@@ -46,9 +44,6 @@ class SearchStrategy(Protocol):
 
     def __init__(self, batch: SearchBatch, prompt: Tensor, rules: Rules, config: Any):
         """Begins for a batch, its prompt (sentences, length), and a generation config as generate() prepares it."""
-
-    def read(self, prompt: Tensor) -> Tensor:
-        """Reads the prompt (sentences, length): scores of what follows (sentences, 1, vocabulary)."""
 
     def step(self, scores: Tensor, history: Tensor, length: int) -> tuple[Tensor, Tensor | None, Tensor]:
         """Chooses the next token of each hypothesis.
@@ -77,26 +72,15 @@ class Greedy:
         self.chains = Chains(len(prompt), batch.width, pad_token_of(config, prompt.device), prompt.device)
         self.record = Record(prompt, batch.width, config)
 
-    def read(self, prompt: Tensor) -> Tensor:
-        return self.batch.begin(prompt)
-
     def tokens(self, scores: Tensor) -> Tensor:
         """Chooses by scores (sentences, width, vocabulary): (sentences, width)."""
         return best_tokens(scores)
 
-    def process(self, history: Tensor, scores: Tensor) -> Tensor:
-        """Processes the scores by the rules."""
-        return self.rules.process(history, scores)
-
-    def is_last(self, tokens: Tensor, length: int) -> Tensor:
-        """Tells which tokens (sentences, width) end their sequence, with which it is `length` long."""
-        return self.rules.is_last(tokens, length)
-
     def step(self, scores: Tensor, history: Tensor, length: int) -> tuple[Tensor, Tensor | None, Tensor]:
-        tokens = self.tokens(self.process(history, scores.expand(-1, self.batch.width, -1)))
+        tokens = self.tokens(self.rules.process(history, scores.expand(-1, self.batch.width, -1)))
         tokens = self.chains.padded(tokens) if self.rules.ends else tokens
         self.record.steps.append((self.batch.ids, tokens, tokens))
-        self.chains.close(self.is_last(tokens, length))
+        self.chains.close(self.rules.is_last(tokens, length))
         return tokens, None, self.chains.open
 
     def keep(self, sentences: Tensor) -> None:
@@ -159,9 +143,6 @@ class BeamSearch:
         self.batch, self.rules, self.config = batch, rules, config
         self.beams = self.begin(len(prompt), prompt.device)
         self.record, self.prompt = Record(prompt, batch.width, config), prompt.shape[1]
-
-    def read(self, prompt: Tensor) -> Tensor:
-        return self.batch.begin(prompt)
 
     def begin(self, sentences: int, device: Any) -> hypotheses.Hypotheses:
         """Returns the hypotheses of so many sentences."""
@@ -393,26 +374,10 @@ def log_softmax(scores: Tensor) -> Tensor:
 
 
 def best_continuations(log_probs: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Finds the `count` best of running + log_probs over width and vocabulary: sums, beams, tokens (sentences, count).
-
-    The `count` best values lie in the `count` blocks with the best maxima: a pass for the maxima, and little else.
-    """
-    sentences, width, vocabulary = log_probs.shape
-    blocks = vocabulary // BLOCK
-    if width * blocks < 4 * count:
-        sums, index = (log_probs + running.unsqueeze(-1)).flatten(1).topk(count)  # (sentences, count)
-        return sums, index // vocabulary, index % vocabulary
-    maxima = log_probs[..., : blocks * BLOCK].unflatten(-1, (blocks, BLOCK)).amax(dim=-1) + running.unsqueeze(-1)
-    best = maxima.flatten(1).topk(count, sorted=False).indices.unsqueeze(-1)  # (sentences, count, 1), of width x blocks
-    beam = best // blocks
-    token = best % blocks * BLOCK + torch.arange(BLOCK, device=best.device)  # (sentences, count, BLOCK)
-    beam, token = beam.expand_as(token).flatten(1), token.flatten(1)
-    if rest := vocabulary - blocks * BLOCK:  # the last, shorter block of each beam
-        last = torch.arange(blocks * BLOCK, vocabulary, device=best.device)
-        beams_of_last = torch.arange(width, device=best.device).repeat_interleave(rest)
-        beam = torch.cat([beam, beams_of_last.expand(sentences, -1)], dim=1)
-        token = torch.cat([token, last.repeat(width).expand(sentences, -1)], dim=1)
-    places = beam * vocabulary + token  # (sentences, looked at)
-    values = log_probs.flatten(1).gather(1, places) + running.gather(1, beam)
-    sums, chosen = values.topk(count)
-    return sums, beam.gather(1, chosen), token.gather(1, chosen)
+    """Finds the `count` best of running + log_probs over width and vocabulary: sums, beams, tokens, as
+    `continuations`."""
+    best = best_continuations_natively(log_probs, running, count, normalized=True)
+    if best is None:
+        sums, index = (log_probs + running.unsqueeze(-1)).flatten(1).topk(count)
+        return sums, index // log_probs.shape[2], index % log_probs.shape[2]
+    return best

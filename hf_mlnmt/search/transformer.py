@@ -18,8 +18,8 @@ from hf_mlnmt.modeling.recurrent_attention import PreviousWeightAttention
 from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search.cache import BEAM_LAYERS, BeamCache, whole_blocks
-from hf_mlnmt.search.cpu.step import SOURCE_ATTENTIONS, CompiledStep, Family, find_family
-from hf_mlnmt.search.decoder import HANDLED, SourceBatch, behind, gather_beams, read_source
+from hf_mlnmt.search.cpu.step import CompiledStep, Family, find_family
+from hf_mlnmt.search.decoder import HANDLED, SourceBatch, gather_beams, rows_of_beams
 from hf_mlnmt.search.known import known
 
 PRUNE_FROM = 64  # slots
@@ -33,7 +33,7 @@ class TransformerState:
         self.dtype = source.outputs.last_hidden_state.dtype
         self.hidden = torch.finfo(self.dtype).min  # in a mask
         self.next_pruning = PRUNE_FROM
-        self.length: Any = 0  # positions of the target that have been read, or of each sentence (sentences, 1)
+        self.length = self.slots = 0  # positions of the target that have been read, and slots that are in use
         self.history_mask: Tensor  # (sentences, 1, prompt or width, slots in whole blocks)
         # Of a family that the search does not know, what the encoder hands on need not have the source's length.
         self._change_source(source.select(None, whole_blocks(source.real.shape[1])) if in_blocks else source)
@@ -44,25 +44,17 @@ class TransformerState:
 
     def add_prompt(self, sentences: int, length: int) -> None:
         """Adds the positions of the prompt, each behind those before it."""
-        self.length, shape = length, (length, whole_blocks(length))
+        self.length, self.slots, shape = length, length, (length, whole_blocks(length))
         mask = torch.full(shape, self.hidden, dtype=self.dtype, device=self.source.real.device)
         self.history_mask = mask.triu(1).expand(sentences, 1, -1, -1)
 
     def add_step(self, width: int) -> None:
         """Adds one position for each beam, behind the slots that are there."""
-        start, end = self.cache.slots, self.cache.slots + width
-        if missing := whole_blocks(end) - self.history_mask.shape[-1]:
+        start = self.slots
+        self.length, self.slots = self.length + 1, start + width
+        if missing := whole_blocks(self.slots) - self.history_mask.shape[-1]:
             self.history_mask = nn.functional.pad(self.history_mask, (0, missing), value=self.hidden)
-        self.history_mask[..., start:end].diagonal(dim1=2, dim2=3).zero_()  # every beam sees itself
-        self.length += 1
-
-    def rewind(self, back: Tensor) -> "TransformerState":
-        """Goes back as `DecoderState` says: slots beyond are hidden."""
-        self.history_mask = behind(self.history_mask[:, 0], back).unsqueeze(1)
-        self.length = self.length - back.unsqueeze(1)
-        for layer in self.cache.target_layers:
-            layer.rewind(back)
-        return self
+        self.history_mask[..., start : self.slots].diagonal(dim1=2, dim2=3).zero_()  # every beam sees itself
 
     def expand(self, width: int) -> "TransformerState":
         for layer in self.cache.target_layers:
@@ -72,9 +64,10 @@ class TransformerState:
 
     def reorder(self, parents: Tensor) -> "TransformerState":
         self.history_mask = gather_beams(self.history_mask.squeeze(1), parents).unsqueeze(1)
+        rows = rows_of_beams(parents)
         for layer in self.cache.target_layers:
-            layer.reorder(parents)
-        if self.cache.slots >= self.next_pruning:
+            layer.reorder(rows)
+        if self.slots >= self.next_pruning:
             self.prune()
         return self
 
@@ -82,7 +75,6 @@ class TransformerState:
         length = whole_blocks(source_length) if self.in_blocks else None
         self._change_source(self.source.select(sentences, length))
         self.history_mask = self.history_mask[sentences]
-        self.length = self.length[sentences] if isinstance(self.length, Tensor) else self.length
         for layer in (*self.cache.target_layers, *self.cache.source_layers):
             layer.select(sentences, self.source.real.shape[1])
         return self
@@ -92,11 +84,12 @@ class TransformerState:
         alive = (self.history_mask == 0).any(dim=2)[:, 0]  # (sentences, slots)
         count = int(alive.sum(dim=1).max())
         self.next_pruning = max(PRUNE_FROM, 3 * count // 2)
-        if 4 * count > 3 * self.cache.slots:
+        if 4 * count > 3 * self.slots:
             return
+        self.slots = count
         slots = alive.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :count]  # (sentences, count)
         for layer in self.cache.target_layers:
-            layer.select_slots(slots)
+            layer.storage.select_slots(slots)
         width = self.history_mask.shape[2]
         mask = self.history_mask.gather(3, slots[:, None, None, :].expand(-1, 1, width, -1))
         self.history_mask = nn.functional.pad(mask, (0, whole_blocks(count) - count), value=self.hidden)
@@ -113,7 +106,7 @@ class TransformerDecoder:
         self.model, self.kinds = model, kinds_of_layers(model, arguments)
         self.arguments = {name: value for name, value in arguments.items() if name not in HANDLED}
         self.normalized = getattr(model, "logits_are_scores", False)
-        self.family: Family | None = known(model).fact("family", partial(find_family, model))
+        self.family: Family | None = known(model, again=False).fact("family", partial(find_family, model))
         self.compiled: CompiledStep | None = None
         self.forward = model
         if model.device.type == "cpu":
@@ -142,25 +135,23 @@ class TransformerDecoder:
             if isinstance(module, PreviousWeightAttention):
                 layers[module.layer_idx].over_source = True
 
-    def begin(self, prompt: Tensor, source: SourceBatch, scored: int = 1) -> tuple[Tensor, TransformerState]:
+    def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, TransformerState]:
         source, cache = self.read(source), BeamCache(self.kinds)
         state = TransformerState(cache, source, self.family is not None)
         if self.family is not None:
-            sources = self.family.sources(self.model.model, state.source.outputs)
-            read_source([each for each in sources if type(each[0]) in SOURCE_ATTENTIONS], state.source.real, cache)
             self.mark_over_source(cache.target_layers)
         state.add_prompt(*prompt.shape)
         if self.compiled is not None and prompt.shape[1] == 1:
-            self.compiled.prepare_first(cache)
+            self.compiled.prepare_first(cache, state.source.outputs)
             return self.compiled(prompt, 0, cache, state.history_mask.contiguous(), state.source_mask).float(), state
-        return self.call_modules(prompt, state, logits_to_keep=scored), state
+        return self.call_modules(prompt, state, logits_to_keep=1), state
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         state.add_step(tokens.shape[1])
         if self.compiled is not None:
             masks = state.history_mask, state.source_mask
             return self.compiled(tokens, state.length - 1, state.cache, *masks).float(), state
-        positions = torch.full((1, 1), 0, device=tokens.device) + (state.length - 1)
+        positions = torch.full((1, 1), state.length - 1, device=tokens.device)
         return self.call_modules(tokens, state, **{self.positions: positions}), state
 
     def call_modules(self, tokens: Tensor, state: TransformerState, **inputs: Any) -> Tensor:
@@ -184,10 +175,10 @@ class LanguageModelDecoder(TransformerDecoder):
 
     positions = "position_ids"
 
-    def begin(self, prompt: Tensor, source: SourceBatch, scored: int = 1) -> tuple[Tensor, TransformerState]:
+    def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, TransformerState]:
         blank = torch.zeros(len(prompt), 1, 1, dtype=self.model.dtype, device=prompt.device)
         source = SourceBatch(BaseModelOutput(last_hidden_state=blank), blank[..., 0] == 0)
-        return super().begin(prompt, source, scored)
+        return super().begin(prompt, source)
 
     def inputs_of(self, tokens: Tensor, state: TransformerState) -> dict[str, Any]:
         return {"input_ids": tokens, "attention_mask": state.history_mask}

@@ -48,7 +48,7 @@ OPTIONS = [
     *("num_beams", "num_return_sequences", "max_new_tokens", "length_penalty", "length_normalization"),
     *("early_stopping", "recombine", "num_beam_groups", "diversity_penalty", "split", "split_long"),
     *("do_sample", *SAMPLERS, "without_replacement", "seed", "alignments", "target_prefix", "terms"),
-    *("terms_consistent", "force_phrases", "bad_phrases", "keep", "draft", "no_repeat_ngram_size"),
+    *("force_phrases", "bad_phrases", "keep", "no_repeat_ngram_size"),
     *("repetition_penalty", "mbr", "utility"),
 ]
 # What the search of /v1/complete may be told.

@@ -6,7 +6,6 @@ with the same options wait in one queue; fair_queue.py says which batch is next.
 - An idle worker begins at once. Only if the batch before it served several requests, it waits for as many, at most
   `max_wait`: clients that were answered together ask together again.
 - Between two steps of a batch, or while it is encoded, newcomers whose turn is before its last are translated.
-- On a GPU pieces join a running search, in the rows of those that have ended, as long as the turn is their queue's.
 - A cancelled request leaves the queue; a batch in which nobody is left ends at its next step.
 - A batch that fails is halved and tried again, until the piece that cannot be translated is alone; its request fails.
 
@@ -94,8 +93,6 @@ class _Request:
     came: float = field(default_factory=time.monotonic)
     cut: list[CutText] = field(default_factory=list)
     pieces: int = 0
-    rounds: Iterator[Sequence[Input]] = field(default_factory=partial(iter, ()))  # each depends on those before
-    left: int = 0  # pieces of this round that are not translated yet
     future: Future[list[list[Hypothesis]]] = field(default_factory=Future)
     results: dict[tuple[int, int], list[Hypothesis]] = field(default_factory=dict)  # by line and number of the piece
 
@@ -104,22 +101,11 @@ class _Request:
         """Returns whether it is cut in another thread, while the worker goes on."""
         return sum(map(len, self.texts)) > _SHORT
 
-    def take(self, piece: Input, hypotheses: list[Hypothesis]) -> Sequence[Input]:
-        """Stores the hypotheses of a piece; returns the pieces that can be searched now."""
+    def take(self, piece: Input, hypotheses: list[Hypothesis]) -> None:
+        """Stores the hypotheses of a piece; finishes with those of the last one."""
         self.results[piece.line, piece.number] = hypotheses
-        self.left -= 1
         if len(self.results) == self.pieces:
             self.finish()
-        return self.following()
-
-    def following(self) -> Sequence[Input]:
-        """Returns the pieces of the next round when this one is done."""
-        more = () if self.left else next(self.rounds, ())
-        self.left += len(more)
-        return more
-
-    def translation_of(self, piece: Input) -> str:
-        return self.results[piece.line, piece.number][0].text
 
     def finish(self) -> None:
         try:
@@ -323,9 +309,7 @@ class Batcher:
             # Lines are counted in each request: what a call says of line n, and a draw, belong to its own texts.
             request.cut = [next(every).on_line(line) for line in range(1, len(request.texts) + 1)]
             request.pieces = sum(len(text.inputs) for text in request.cut)
-            sentences = [sentence for text in request.cut for sentence in text.inputs]
-            request.rounds = run.rounds(sentences, request.translation_of, {})
-            entered.append((request, request.following()))
+            entered.append((request, [sentence for text in request.cut for sentence in text.inputs]))
         pieces: list[Piece] = []
         with self._changed:
             for request, inputs in entered:
@@ -422,9 +406,6 @@ class Batcher:
         if not batch:
             return
         with self._failing([piece.request for piece in batch]):
-            if run.takes_newcomers:
-                self._search_joined(run, batch)
-                return
             began, aside = time.monotonic(), self._aside
             self._search(run, batch, passed, active)
             seconds = time.monotonic() - began - (self._aside - aside)
@@ -464,7 +445,7 @@ class Batcher:
             self._search(run, pieces[:half], passed, active)
             self._search(run, pieces[half:], passed, active)
             return
-        self._tell(run, pieces, found)
+        self._tell(pieces, found)
 
     def _at_step(self, pieces: list[Piece], passed: bool, active: list[int]) -> bool:
         """Lets newcomers pass, and returns whether nobody waits for these pieces any more."""
@@ -473,50 +454,11 @@ class Batcher:
             self._let_pass(max(piece.turn for piece in pieces))
         return all(piece.request.future.done() for piece in pieces)
 
-    def _search_joined(self, run: TranslationCall, batch: list[Piece]) -> None:
-        """Searches a batch, which others of its queue join as long as no other queue's turn is before theirs."""
-        under_way, before = {id(piece.content): piece for piece in batch}, time.monotonic()
-        room = min(run.most, self.batch_tokens // max(piece.tokens for piece in batch))
-
-        def newcomers(free: int) -> list[Input]:
-            with self._changed:
-                queue = self._fair.queue(run)
-                if not queue or any(each.turn < queue.turn for each in self._fair.queues.values()):
-                    return []
-                held = queue.drain()
-            with self._failing(held):
-                self._put(run, self._cut(run, held) if held else [])
-            with self._changed:
-                new = self._take(run, queue, free)[0]
-            under_way.update((id(piece.content), piece) for piece in new)
-            return [piece.content for piece in new]
-
-        def ended(inputs: list[Input], found: list[list[Hypothesis]]) -> None:
-            nonlocal before
-            pieces, now = [under_way.pop(id(each)) for each in inputs], time.monotonic()
-            self._count(pieces, self._active, now - before)
-            before = now
-            self._tell(run, pieces, found)
-
-        def abandoned() -> bool:
-            return all(piece.request.future.done() for piece in under_way.values())
-
-        try:
-            run.search_joined([piece.content for piece in batch], max(room, len(batch)), abandoned, newcomers, ended)
-        except Abandoned:
-            return
-        except Exception as error:
-            logger.warning("a search that others joined failed (%s): its texts are tried again", type(error).__name__)
-            self._search(run, [*under_way.values()], False, [])
-
-    def _tell(self, run: TranslationCall, pieces: list[Piece], found: list[list[Hypothesis]]) -> None:
-        """Gives requests what was found for their pieces, and puts the pieces of their next rounds into the queue."""
+    def _tell(self, pieces: list[Piece], found: list[list[Hypothesis]]) -> None:
+        """Gives requests what was found for their pieces."""
         self.statistics.target_tokens += sum(ranked[0].length for ranked in found if ranked)
         for piece, hypotheses in zip(pieces, found, strict=True):
-            if more := piece.request.take(piece.content, hypotheses):
-                with self._changed:
-                    following = self._pieces_of(piece.request, more)
-                self._put(run, following)
+            piece.request.take(piece.content, hypotheses)
 
     def _count(self, pieces: list[Piece], active: float, seconds: float) -> None:
         """Counts a batch, during which so many requests, on average, were not answered."""
@@ -546,7 +488,7 @@ def _options_of_leg(leg: Leg, options: dict[str, Any], last: bool) -> DecodingOp
         raise UserError(f"{named[0]}: say source and target.")
     asked = {**options, "source_language": leg.source, "target_language": leg.target}
     if not last:
-        terms = "terms", "terms_ignore_case", "terms_consistent"
+        terms = "terms", "terms_ignore_case"
         for name in ("num_return_sequences", "alternatives", *terms, *OF_TEXTS):
             asked.pop(name, None)
     if asked.get("do_sample") and (asked.get("num_return_sequences") or 1) == 1 and not asked.get("num_beams"):

@@ -68,17 +68,15 @@ class ServedModels:
 
     Args:
         names: folders or Hub names, as they are or as `en-de=MODEL`; of several with one pair the first has it.
-        device, dtype, engine: as in TranslationPipeline.from_pretrained.
+        device, dtype: as in TranslationPipeline.from_pretrained.
 
     Raises: UserError for a model that cannot be loaded, or whose languages nothing says.
     """
 
-    def __init__(
-        self, names: Sequence[str], *, device: str | None = None, dtype: str = "auto", engine: str = "torch"
-    ) -> None:
+    def __init__(self, names: Sequence[str], *, device: str | None = None, dtype: str = "auto") -> None:
         if not names:
             raise UserError("no model to serve: give folders or Hub names of models.")
-        self.settings: dict[str, Any] = {"device": device, "dtype": dtype, "engine": engine}
+        self.settings: dict[str, Any] = {"device": device, "dtype": dtype}
         self.given = list(names)
         self._one_reload = threading.Lock()
         self._routes = lru_cache(_MOST_ROUTES)(self._route)

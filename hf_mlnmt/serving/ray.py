@@ -30,7 +30,7 @@ class Settings(Section):
     models: folders or Hub names, also as en-de=MODEL; a list, or joined by commas. On several machines a folder must be
         on a disk that all of them have.
     replicas: how many there are. cpus, gpus: that Ray keeps for each; PyTorch takes as many threads as cpus.
-    device, dtype, engine: as of hf-mlnmt serve. batch_tokens, max_wait, max_queue: of the Batcher.
+    device, dtype: as of hf-mlnmt serve. batch_tokens, max_wait, max_queue: of the Batcher.
     """
 
     models: tuple[str, ...] = ()
@@ -39,7 +39,6 @@ class Settings(Section):
     gpus: float = 0.0
     device: str | None = None
     dtype: str = "auto"
-    engine: str = "torch"
     batch_tokens: int = 4096
     max_wait: float = 0.005
     max_queue: int = 10_000
@@ -71,7 +70,7 @@ def app(arguments: dict[str, Any]) -> serve.Application:
         from hf_mlnmt.serving.models import ServedModels
 
         told = asdict(settings)
-        models = ServedModels(settings.models, **{name: told[name] for name in ("device", "dtype", "engine")})
+        models = ServedModels(settings.models, **{name: told[name] for name in ("device", "dtype")})
         return make_app(Batcher(models, **{name: told[name] for name in ("batch_tokens", "max_wait", "max_queue")}))
 
     deployment = serve.deployment(

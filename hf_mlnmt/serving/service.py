@@ -173,9 +173,8 @@ class Api:
                 for number in numbers:
                     results[number] = [Hypothesis(texts[number], 0.0, 0.0, 0)]
                 continue
-            together = len(numbers) if options.get("terms_consistent") else _TOGETHER
-            for start in range(0, len(numbers), together):
-                some = numbers[start : start + together]
+            for start in range(0, len(numbers), _TOGETHER):
+                some = numbers[start : start + _TOGETHER]
                 done = await self.batcher.translate([texts[number] for number in some], source, target, **options)
                 for number, hypotheses in zip(some, done.texts, strict=True):
                     results[number] = hypotheses

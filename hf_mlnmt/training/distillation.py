@@ -32,8 +32,8 @@ from hf_mlnmt.generation.translating.alignments import Aligner
 from hf_mlnmt.generation.translating.fusing import Member, check_same_vocabulary, fuse
 from hf_mlnmt.generation.translating.loading import load
 from hf_mlnmt.modeling.attention import CrossAttention
-from hf_mlnmt.modeling.linear import in_own_precision
 from hf_mlnmt.modeling.loss import divisor
+from hf_mlnmt.modeling.matrices import in_own_precision
 from hf_mlnmt.training.init_from import local_folder
 from hf_mlnmt.training.objectives import (
     ENCODER_DECODER,

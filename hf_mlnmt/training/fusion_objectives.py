@@ -28,7 +28,7 @@ from hf_mlnmt.modeling.loss import divisor
 from hf_mlnmt.recipe.schema import NBestSettings, TrellisSettings
 from hf_mlnmt.search.decoder import SourceBatch
 from hf_mlnmt.search.decoders import FusedDecoder
-from hf_mlnmt.search.trellis import END, Trellis, build_trellis
+from hf_mlnmt.search.recombination import END, Trellis, build_trellis
 from hf_mlnmt.training.objectives import (
     IGNORED,
     Batch,

@@ -20,7 +20,8 @@ from torch.autograd.function import once_differentiable
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from hf_mlnmt.modeling.fused import one_draw
-from hf_mlnmt.modeling.linear import product_dtype, runs_ahead
+from hf_mlnmt.modeling.linear import runs_ahead
+from hf_mlnmt.modeling.matrices import product_dtype
 
 AS_THEY_ARE = (nn.LayerNorm, nn.RNNBase, nn.RNNCellBase)
 

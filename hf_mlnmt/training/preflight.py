@@ -27,7 +27,6 @@ from hf_mlnmt.data.subwords import SPECIAL_TOKENS
 from hf_mlnmt.data.text import TextSpec, read_text, word_overlap
 from hf_mlnmt.data.tokenizer import Tokenizers, languages_of
 from hf_mlnmt.data.words import spoken
-from hf_mlnmt.generation.synthetic.methods import LINES
 from hf_mlnmt.recipe.checks import check_recipe
 from hf_mlnmt.recipe.schema import MAIN_DEV, Recipe
 from hf_mlnmt.training import dev, folder
@@ -39,6 +38,7 @@ from hf_mlnmt.training.tasks import check_needs
 from hf_mlnmt.zoo.systems import positions_of
 
 Spec = CorpusSpec | TextSpec
+LINES = 200  # of each side that are compared: more of them share more words by chance
 
 
 class Preflight:
@@ -272,7 +272,7 @@ def checked_model(preparation: Preparation) -> int:
 def _in_words(text: str) -> str:
     """Rewrites an error of a config as one of the recipe's keys.
 
-    The text is "Class validation error for validator 'validate_rates':\\n ValueError: dropout=1.5: must be ..." or
+    The text is "Class validation error for validator 'validate_fields':\\n ValueError: dropout=1.5: must be ..." or
     "Validation error for field 'd_model':\\n TypeError: Field 'd_model' expected int, got str (value: 'x')".
     """
     reason = re.sub(r"^\w+: ", "", text.strip().splitlines()[-1].strip())

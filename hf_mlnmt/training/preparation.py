@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -26,7 +26,7 @@ from hf_mlnmt.common.made_from import digest, stamps
 from hf_mlnmt.convert.vocabularies import read_sentencepiece
 from hf_mlnmt.data.corpus import CorpusSpec, Manifest, check_some, find_synthetic, read_manifest, size_of
 from hf_mlnmt.data.encoding import Progress, encode_corpus, filtered
-from hf_mlnmt.data.filters import FilterReport, PairFilter, read_filters
+from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.resegmented import BPEDropout, Resegmented
 from hf_mlnmt.data.text import RawPairs, TextSide, TextSpec, ending, read_raw, with_end
@@ -38,7 +38,7 @@ from hf_mlnmt.data.tokenizer import (
     train_tokenizer,
     with_mask,
 )
-from hf_mlnmt.data.training_set import Corpora, Streamed, at_ratios, check_ratios
+from hf_mlnmt.data.training_set import Corpora, at_ratios, check_ratios
 from hf_mlnmt.recipe.checks import read_objective
 from hf_mlnmt.recipe.schema import MAIN_DEV, NamedObjective, Recipe, TaskSection, translates
 from hf_mlnmt.training import checkpoints, dev, folder, model_making
@@ -62,7 +62,7 @@ from hf_mlnmt.zoo.systems import architecture_of
 SIDES: tuple[TextSide, TextSide] = ("source", "target")
 Spec = CorpusSpec | TextSpec
 Texts = tuple[Spec, list[TextSide]]
-EncodedSet = Corpora | Resegmented | Streamed
+EncodedSet = Corpora | Resegmented
 LARGE = 20_000  # items of a corpus: how its encoding goes is shown
 
 CLASSES: dict[str, type[Objective]] = {
@@ -119,9 +119,7 @@ class RecipeCorpora:
     def __init__(self, recipe: Recipe, root: Path) -> None:
         self.recipe, self.root = recipe, root
         self.manifests: dict[str, Manifest] = {}  # of synthetic corpora, by their names in the recipe
-        theirs = recipe.data.filters_from
-        filters = {**(read_filters(root / theirs) if theirs else {}), **recipe.data.filters}
-        self.filter = build(PairFilter, filters, str(recipe.path), ("data", "filters"))
+        self.filter = build(PairFilter, recipe.data.filters, str(recipe.path), ("data", "filters"))
         self.tasks = [self._task(number, *item) for number, item in enumerate(recipe.sections().items())]
         only = self.tasks[0] if recipe.tasks is None else None
         languages = dataclasses.asdict(recipe.languages)
@@ -390,8 +388,6 @@ class Preparation:
         parts, data = [], self.recipe.data
         for number, spec in enumerate(task.specs):
             name = f"train{number}" if self.recipe.tasks is None else f"{task.name}.{number}"
-            if spec.streaming:
-                return self._streamed(task, name)
             part = self.encode(name, spec, self.corpora.filter, data.max_length, data.placeholders)
             if tell:
                 self.tell(f"{spec}{part.found and f' ({part.found})'}\n{part.report.table(part.unit)}")
@@ -415,7 +411,6 @@ class Preparation:
         pair_filter: PairFilter | None = None,
         max_length: int | None = None,
         placeholders: Mapping[str, str] = MappingProxyType({}),
-        hear: Progress | None = None,
     ) -> Any:
         """Returns a corpus on disk, under data/<name> of the run's folder."""
         told = False
@@ -430,29 +425,8 @@ class Preparation:
 
         check_whole(self.tokenizers, placeholders)
         folder, processes = self.output / "data" / name, self.recipe.data.processes
-        how = (pair_filter, max_length, processes, hear or show, self.check, placeholders)
+        how = (pair_filter, max_length, processes, show, self.check, placeholders)
         return encode_corpus(spec, self.root, self.tokenizers, folder, *how)
-
-    def _streamed(self, task: TaskCorpora, name: str) -> Streamed:
-        """Returns the one corpus of a task, which is trained on while it is encoded. UserError beside others."""
-        (spec, *others), data = task.specs, self.recipe.data
-        if others or spec.weight != 1 or data.temperature is not None or data.bpe_dropout or self.recipe.budget.epochs:
-            raise UserError(
-                f"{self.recipe.path}: {spec}: streaming: true is for the one corpus of a task, without weight, "
-                "temperature and bpe_dropout, and budget.steps, not epochs: nobody knows its size. Download it "
-                "(streaming: false); or make it a task of its own."
-            )
-        check_whole(self.tokenizers, data.placeholders)  # they are trained here, where signals are heard
-        encode = partial(self.encode, name, spec, self.corpora.filter, data.max_length, data.placeholders)
-        streamed = Streamed(self.output / "data" / name, encode, data.max_length)
-        self.tell(f"{spec}: {streamed.describe()}\n{streamed.parts[0].report.table(streamed.parts[0].unit)}")
-        return streamed
-
-    def close(self) -> None:
-        """Ends the encoding of data sets that are streamed."""
-        for data in vars(self).get("training_sets", {}).values():
-            if isinstance(data, Streamed):
-                data.close()
 
     def fingerprints(self) -> list[str]:
         """Returns the fingerprints of all encoded training corpora in order; of several tasks with the tasks' names."""

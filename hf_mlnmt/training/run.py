@@ -149,11 +149,6 @@ class Run:
         """Returns the maker of the training's parts."""
         return Preparation(self.recipe, self.data, self.output, self.tell, self.progress, self.check)
 
-    def close(self) -> None:
-        """Ends what still runs beside the training."""
-        if "preparation" in vars(self):
-            self.preparation.close()
-
     @property
     def saved(self) -> Path:
         """Returns the folder of the checkpoints."""
@@ -189,7 +184,7 @@ def train_in_folder(run: Run, dry_run: bool) -> Results | None:
             dry_run_of_one(run)
             return None
         alone = folder.alone(run.output) if run.is_main else nullcontext()
-        with alone, callbacks.sigterm_interrupts(), closing(run):
+        with alone, callbacks.sigterm_interrupts():
             return train_one(run)
 
 
@@ -226,11 +221,10 @@ def dry_run_of_one(run: Run) -> None:
             preparation = run.preparation
             for warning in check_before(preparation, run.processes.num_processes) if run.is_main else ():
                 run.warn(warning)
-        with closing(preparation):
-            prepare(run)
-            training = build(run, None, run.recipe.batch.accumulate)
-            preparation.initialise(training.trainer.model)
-            run.tell(dry_run_report(run.recipe, training.trainer))
+        prepare(run)
+        training = build(run, None, run.recipe.batch.accumulate)
+        preparation.initialise(training.trainer.model)
+        run.tell(dry_run_report(run.recipe, training.trainer))
 
 
 def check(run: Run) -> Changes | None:
@@ -655,7 +649,7 @@ def train_in_rounds(
     run: Run, rounds: Mapping[str, PlannedRound], dry_run: bool, watcher: Watcher | None
 ) -> dict[str, Results] | None:
     """Runs every round in its turn; in a dry run without what is not translated yet."""
-    watcher = watcher or Watcher(run.tell, lambda text: run.warn(f"warning: {text}"))
+    watcher = watcher or Watcher(run.tell)
     results = {}
     for planned in rounds.values():  # else a missing text is found only after the rounds before it
         for path in planned.files(run.data):

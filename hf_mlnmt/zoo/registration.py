@@ -50,14 +50,14 @@ def register_models(_: Any = None) -> None:
     import transformers
 
     from hf_mlnmt.common import matmul_backends
-    from hf_mlnmt.modeling import fused, generation, linear
+    from hf_mlnmt.modeling import configuration, fused, generation, linear, upkeep
     from hf_mlnmt.modeling.configuration import TransformerConfig
     from hf_mlnmt.modeling.tokenization import TranslationTokenizer
 
     # Both are imported when generate() first asks.
     generation.faster_search = lambda *asked: import_module("hf_mlnmt.search").run(*asked)
     generation.generate_again = lambda *asked: import_module("hf_mlnmt.search.prepare").generate(*asked)
-    linear.products, linear.kernels = matmul_backends, fused
+    linear.products, linear.kernels, configuration.upkeep = matmul_backends, fused, upkeep
     # Found by its name, which a tokenizer's folder says.
     transformers.AutoTokenizer.register(TransformerConfig, fast_tokenizer_class=TranslationTokenizer, exist_ok=True)
     for architecture in architectures():

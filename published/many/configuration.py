@@ -4,52 +4,24 @@
 
 A family subclasses it, sets `model_type`, adds its fields and decorates itself with `@strict` (it is not inherited).
 
-The code of a published model goes wherever the pointer to it, config.json's `auto_map`, goes: Transformers copies code
-only of classes that were marked for it (`register_for_auto_class`); a published model that the installed package has
-loaded keeps the pointer, and what is saved of it could not be loaded without the package (`copy_code`).
+`import hf_mlnmt` fills the slot `upkeep`, which checks the fields (upkeep.py); the code beside published weights does
+without.
 """
 
 import os
-import shutil
-from collections.abc import Mapping
-from inspect import getfile
-from pathlib import Path
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
-from transformers.activations import ACT2FN
-from transformers.dynamic_module_utils import get_relative_import_files
 
 from .releases import CACHE_NAMES
 
-_THESIS = """@phdthesis{rosendahl2024attention,
-  title = {Attention-based Machine Translation Using Monolingual Data},
-  author = {Rosendahl, Jan},
-  school = {RWTH Aachen University},
-  year = {2024},
-  note = {Chapter %d}
-}"""
-MONOLINGUAL_DATA = _THESIS % 4
-FIRST_ORDER_ATTENTION = _THESIS % 5
+upkeep: Any = None  # hf_mlnmt/modeling/upkeep.py
 
 
-def copy_code(pointers: Mapping[str, Any], source: Path, target: Path) -> dict[str, Any]:
-    """Copy what `auto_map` points to, with all that it imports, from one folder into another; returns the new pointers.
-
-    pointers: Auto class -> "file.Class", or "owner/name--file.Class", which then no longer needs that repository. A
-    pointer to code that is not in `source` stays as it is.
-    """
-    copied = dict(pointers)
-    for auto_class, pointer in pointers.items():
-        name = pointer.split("--")[-1] if isinstance(pointer, str) else ""
-        file = source / f"{name.partition('.')[0]}.py"
-        if name and file.is_file():
-            target.mkdir(parents=True, exist_ok=True)
-            for path in {file, *map(Path, get_relative_import_files(file))}:
-                shutil.copyfile(path, target / path.name)
-            copied[auto_class] = name
-    return copied
+def kept_up(name: str, *arguments: Any) -> Any:
+    """Calls the function of upkeep.py of that name; None where the slot is empty."""
+    return None if upkeep is None else getattr(upkeep, name)(*arguments)
 
 
 @strict
@@ -70,7 +42,7 @@ class StackConfig(PreTrainedConfig):
         layer_norm_eps: added to the variance in every layer norm.
         scale_embedding: multiply embeddings by sqrt(d_model).
         normalize_embedding: a layer norm over embedding and position, before dropout (BART, mBART).
-        position_embedding: how places are told apart, see positions.py. position_offset: the number of the first place
+        position_embedding: how places are told apart, see stack.py. position_offset: the number of the first place
             (fairseq, M2M100 and NLLB count sines from 2).
         max_position_embeddings: the longest sequence, in subwords.
         tie_word_embeddings: the output projection is the target embedding.
@@ -116,53 +88,12 @@ class StackConfig(PreTrainedConfig):
 
         A model of a published folder has such a pointer; whatever saves a model, Trainer too, saves its config here.
         """
-        if pointers := getattr(self, "auto_map", None):
-            self.auto_map = copy_code(pointers, Path(getfile(type(self))).parent, Path(save_directory))
+        kept_up("copy_code_of", self, save_directory)
         return super().save_pretrained(save_directory, push_to_hub, **kwargs)
 
-    def validate_sizes(self):
-        """Refuse sizes that cannot be built, naming the field."""
-        self._refuse_sizes("decoder")
-        self.refuse_below_one("vocab_size", "d_model", "max_position_embeddings")
-        if self.d_model % 2:
-            raise ValueError(f"d_model={self.d_model}: must be even (half sines, half cosines in the positions)")
-
-    def refuse_below_one(self, *fields: str) -> None:
-        """Raises: ValueError for the first field that is below 1."""
-        for field in fields:
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field}={getattr(self, field)}: must be at least 1")
-
-    def _refuse_sizes(self, side: str):
-        self.refuse_below_one(f"{side}_layers", f"{side}_ffn_dim")
-        heads = getattr(self, f"{side}_attention_heads")
-        if heads < 1 or self.d_model % heads:
-            raise ValueError(f"{side}_attention_heads={heads}: d_model={self.d_model} must be a multiple of it")
-
-    def validate_activation(self):
-        """Refuses an activation function that Transformers does not know."""
-        if self.activation_function not in ACT2FN:
-            raise ValueError(f"activation_function='{self.activation_function}': must be one of {', '.join(ACT2FN)}")
-
-    def validate_positions(self):
-        """Refuses another first number than 0 for what are no sines."""
-        if self.position_offset < 0 or (self.position_offset and self.position_embedding == "learned"):
-            raise ValueError(
-                f"position_offset={self.position_offset}: must be at least 0, and 0 with position_embedding='learned'"
-            )
-
-    def validate_rates(self):
-        """Refuses dropout rates that are no probabilities below 1."""
-        for field in ("dropout", "attention_dropout", "activation_dropout"):
-            if not 0 <= getattr(self, field) < 1:
-                raise ValueError(f"{field}={getattr(self, field)}: must be in [0, 1)")
-
-    def validate_scales(self):
-        """Refuses deviations, and additions to a variance, that are not above 0."""
-        for field in ("init_std", "layer_norm_eps"):
-            value = getattr(self, field)
-            if value is not None and not 0 < value < float("inf"):
-                raise ValueError(f"{field}={value}: must be a finite number above 0")
+    def validate_fields(self):
+        """Refuses values that no model can be built of, naming the field."""
+        kept_up("check_fields", self)
 
 
 @strict
@@ -208,15 +139,3 @@ class TransformerConfig(StackConfig):
             config.layer_types = self.cache_slots()
             config.num_hidden_layers = len(config.layer_types)
         return config
-
-    def validate_encoder(self):
-        """Refuse sizes that cannot be built, naming the field."""
-        self._refuse_sizes("encoder")
-
-    def validate_vocabularies(self):
-        """Refuses one shared embedding of two vocabularies."""
-        if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
-            raise ValueError(
-                f"decoder_vocab_size={self.decoder_vocab_size} differs from vocab_size={self.vocab_size}: "
-                "set share_encoder_decoder_embeddings=False, or use one joint vocabulary"
-            )

@@ -9,61 +9,21 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import GenerationMixin
-from transformers.utils import logging
+
+from .configuration import kept_up
 
 _as_of_transformers: Any = functools.wraps(GenerationMixin.generate)  # with its signature and help
 Generation: Any = GenerationMixin  # Any, or mypy would hold every model to the types that this mixin asks for
-
-
-logger = logging.get_logger(__name__)
 NO_TOKEN = -1
-_ON_THE_RIGHT = "tokenizer.padding_side = 'right', and pad there what you pad yourself."
-# Options that Transformers do not have, and where a prepared config has them.
-OWN = (
-    ("recombine", "recombine"),
-    ("num_beam_groups", "groups"),
-    ("draws", "draws"),
-    ("without_replacement", "without_replacement"),
-)
-
-
-def asked_for(name: str, arguments: dict[str, Any], *configs: Any) -> Any:
-    """Takes an option of generate() out of the call's arguments, else of the first config that has it; else None."""
-    given = [arguments.pop(name, None), *(getattr(config, name, None) for config in configs)]
-    return next((value for value in given if value is not None), None)
-
-
-def wrong_option(config: Any) -> str | None:
-    """Says what is wrong with the options of a prepared config that Transformers do not have; None: nothing."""
-    k, groups, draws, beams = config.recombine, config.groups, config.draws, config.num_beams
-    distinct = config.without_replacement
-    searches, penalty = beams > 1 and not config.do_sample, getattr(config, "diversity_penalty", None)
-    if k is not None and (type(k) is not int or k < 0):
-        return f"recombine={k!r}: must be a whole number of at least 0, or None"
-    if k is not None and not searches:
-        return f"recombine={k}: joins the beams of a beam search; give num_beams, and no do_sample"
-    if groups is None and penalty:
-        return f"diversity_penalty={penalty}: acts between groups of beams; give num_beam_groups too"
-    if groups is not None and (type(groups) is not int or groups < 1 or beams % groups):
-        return f"num_beam_groups={groups!r}: must be a whole number that divides num_beams={beams}"
-    if groups is not None and (not searches or k is not None):
-        return f"num_beam_groups={groups}: groups of a beam search; leave do_sample and recombine out"
-    if groups is not None and not (penalty and penalty > 0):
-        return f"diversity_penalty={penalty}: must be more than 0, or all groups find the same"
-    if distinct and (not config.do_sample or beams == 1 or k is not None or groups is not None):
-        return f"without_replacement={distinct!r}: needs do_sample and num_beams, as many as there shall be draws"
-    if draws not in (None, "batch") and (draws != "row" or beams > 1 or not config.do_sample):
-        return f"draws={draws!r}: 'batch' or 'row', with do_sample and without beams"
-    return None
 
 
 def refuse_for_transformers(config: Any) -> None:
-    """Raises ValueError for what a generation config asks for and Transformers' loops do not know."""
-    for name, value in OWN:
-        if (asked := getattr(config, value, None)) not in (None, False, "batch"):
+    """Raises ValueError for an option of a generation config that Transformers' loops do not know (upkeep.py)."""
+    names = {"recombine": "recombine", "groups": "num_beam_groups", "draws": "draws"}
+    for key, name in {**names, "without_replacement": "without_replacement"}.items():
+        if (asked := getattr(config, key, None)) not in (None, False, "batch"):
             raise ValueError(
                 f"{name}={asked}: Transformers' loop does not know it. Have hf_mlnmt installed, and ask for nothing "
                 "that needs that loop (output_scores, a streamer, use_cache=False ...)"
@@ -80,33 +40,21 @@ class TranslationGenerationMixin(Generation):
     # product of two models' probabilities that is not normalised anew; then nothing passes them through a softmax.
     logits_are_scores: bool = False
 
-    def decoder_inputs_of(self, labels: Tensor | None) -> Tensor:
-        """Makes the decoder's inputs of a call that gave none. Raises: ValueError without labels too."""
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor | None) -> Tensor:
+        """Shifts labels right by one, beginning with the decoder's start token; -100 becomes padding.
+
+        Raises: ValueError for None, which a call without decoder's inputs and labels comes to.
+        """
         if labels is None:
             raise ValueError(
                 "decoder_input_ids are missing, and labels, of which they would be made: give one of them. Where the "
                 "loss is computed outside the model (label_smoothing_factor of Trainer), it is "
                 "DataCollatorForSeq2Seq(tokenizer, model=model) that adds decoder_input_ids"
             )
-        return self.prepare_decoder_input_ids_from_labels(labels)
-
-    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Shifts labels right by one, beginning with the decoder's start token; -100 becomes padding."""
-        if labels.device.type == "cpu" and not torch.compiler.is_compiling():
-            self._warn_of_padding(labels)
+        kept_up("warn_of_labels", labels, self.config)
         shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
         shifted[:, 1:] = labels[:, :-1]
         return shifted.masked_fill(shifted == -100, self.config.pad_token_id or 0)
-
-    def _warn_of_padding(self, labels: Tensor) -> None:
-        ignored, pad = labels == -100, self.config.pad_token_id
-        if bool((ignored[:, 0] & ~ignored.all(1)).any()):
-            logger.warning_once(f"The labels are padded on the left, so another loss is computed: {_ON_THE_RIGHT}")
-        if pad is not None and pad != self.config.eos_token_id and bool((labels == pad).any()):
-            logger.warning_once(
-                f"The labels hold the padding token ({pad}), which counts in the loss like a word: put -100 in its "
-                "place, as DataCollatorForSeq2Seq does."
-            )
 
     @_as_of_transformers
     def generate(self, *args, **kwargs):
@@ -114,14 +62,11 @@ class TranslationGenerationMixin(Generation):
         return generate(*args, **kwargs) if args or generate_again is None else generate_again(self, generate, kwargs)
 
     def _prepare_generation_config(self, generation_config, *args, **kwargs):
-        configs = generation_config, self.generation_config
-        own = {value: asked_for(name, kwargs, *configs) for name, value in OWN}
-        groups = own["groups"]
+        own = kept_up("take_options", kwargs, generation_config, self.generation_config)
         prepared, model_kwargs = super()._prepare_generation_config(generation_config, *args, **kwargs)
-        # Under Transformers' name for groups generate() would look for a loop on the Hub.
-        vars(prepared).update(own, groups=None if groups == 1 else groups, num_beam_groups=1)
-        if wrong := wrong_option(prepared):
-            raise ValueError(wrong)
+        if own is not None:
+            vars(prepared).update(own)
+            kept_up("check_options", prepared)
         return prepared, model_kwargs
 
     def _prepare_model_inputs(self, *args, **kwargs):
@@ -133,10 +78,8 @@ class TranslationGenerationMixin(Generation):
             real = inputs != pad
             if model_kwargs.get("attention_mask") is None and not bool(real.all()):
                 model_kwargs["attention_mask"] = (real | ~real.any(dim=1, keepdim=True)).long()
-        mask = model_kwargs.get("attention_mask")
-        on_cpu = self.config.is_encoder_decoder and mask is not None and mask.dim() == 2 and mask.device.type == "cpu"
-        if on_cpu and not bool(mask[:, 0].all()):
-            logger.warning_once(f"Sources are padded on the left, which are others to the model: {_ON_THE_RIGHT}")
+        if self.config.is_encoder_decoder:
+            kept_up("warn_of_sources", model_kwargs.get("attention_mask"))
         return inputs, name, model_kwargs
 
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):

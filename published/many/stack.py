@@ -1,9 +1,20 @@
-"""The base of the baseline's encoder and decoder (transformer.py): embeddings, the norm that ends a pre-norm stack, and
-how weights begin. The equation number is that file's.
+"""The base of the baseline's encoder and decoder (transformer.py): embeddings with positions, the norm that ends a
+pre-norm stack, and how weights begin. The equation numbers are that file's.
 
 (1) embedding = dropout(sqrt(d_model) E[x] + PE)
+(2) PE: a row for each place t, which counts from `position_offset`: sines and cosines, or a learned table.
+
+Reference: Vaswani et al. 2017, "Attention Is All You Need", section 3.5.
+
+| position_embedding | dimension 2i | dimension 2i+1 | r_i | used by |
+| --- | --- | --- | --- | --- |
+| interleaved | sin(t r_i) | cos(t r_i) | 10000^(-2i/d) | the paper, OpenNMT-py, JoeyNMT |
+| halves | sines in the first half of the dimensions, cosines in the second | | 10000^(-2i/d) | Marian in Transformers |
+| tensor2tensor | the same | | 10000^(-i/(d/2-1)) | tensor2tensor, fairseq, M2M100, NLLB, Marian's own engine |
+| learned | a table that is trained | | | BART, mBART |
 """
 
+import math
 from typing import Any
 
 import torch
@@ -11,17 +22,92 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
-from .configuration import StackConfig, TransformerConfig
-from .layers import Dropout, normed
-from .positions import positions_of
+from .configuration import StackConfig, TransformerConfig, kept_up
+from .layers import normed
 from .releases import CACHE_NAMES
 
-SHARED = "share_encoder_decoder_embeddings"
+
+class Positions(nn.Module):
+    """A table (max_position_embeddings, d_model) with a row for each place."""
+
+    table: Tensor
+
+    def forward(self, length: int, past: int | Tensor = 0) -> Tensor:
+        """Returns rows past .. past + length - 1: (length, d_model)."""
+        if isinstance(past, Tensor):  # a static cache counts on the device
+            return self.table[torch.arange(length, device=self.table.device) + past]
+        if past + length > len(self.table):
+            raise ValueError(
+                f"a sequence of {past + length} subwords is longer than max_position_embeddings={len(self.table)}: "
+                "split or truncate it"
+            )
+        return self.table[past : past + length]
+
+    def at(self, positions: Tensor) -> Tensor:
+        """Returns the rows of any positions: (..., d_model)."""
+        return nn.functional.embedding(positions.to(self.table.device), self.table)
 
 
-def _field_of(key: str) -> str:
-    """Returns the field of the config that says whether this weight, an encoder's table or an output, is tied."""
-    return SHARED if "encoder.embed_tokens." in key else "tie_word_embeddings"
+class SinusoidalPositions(Positions):
+    """Sines and cosines: a buffer, neither trained nor saved; `compute` says how exact."""
+
+    def __init__(self, positions: int, width: int, kind: str = "interleaved", offset: int = 0):
+        super().__init__()
+        self.kind, self.offset = kind, offset
+        table = self.compute(positions, width, kind, offset).to(torch.get_default_dtype())
+        self.register_buffer("table", table, persistent=False)
+
+    def begin_weights(self, config) -> None:
+        """Computes the table anew: no checkpoint holds it."""
+        positions, width = self.table.shape
+        init.copy_(self.table, self.compute(positions, width, self.kind, self.offset))
+
+    def _apply(self, *args, **kwargs):
+        """Moves the module, for Module.to(); a table of other numbers is computed anew, not rounded twice."""
+        before = self.table.dtype
+        super()._apply(*args, **kwargs)
+        if self.table.dtype != before and not self.table.is_meta:
+            positions, width = self.table.shape
+            self.table.copy_(self.compute(positions, width, self.kind, self.offset))
+        return self
+
+    @staticmethod
+    def compute(positions: int, width: int, kind: str = "interleaved", offset: int = 0) -> Tensor:
+        """Computes the table above, in float64.
+
+        "interleaved" is exact. The others are rounded to float32, as those who use them do, and "tensor2tensor" is
+        computed in it: at t = 1000 that makes a difference of some 1e-5, and models were trained with it.
+        """
+        dtype = torch.float32 if kind == "tensor2tensor" else torch.float64
+        if kind == "tensor2tensor":
+            rates = torch.exp(torch.arange(width // 2, dtype=dtype) * -(math.log(10000.0) / max(width // 2 - 1, 1)))
+        else:
+            rates = torch.exp(torch.arange(0, width, 2, dtype=dtype) * (-math.log(10000.0) / width))
+        angles = torch.arange(offset, offset + positions, dtype=dtype).unsqueeze(1) * rates
+        if kind == "interleaved":
+            return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).double()
+        return torch.cat([angles.sin(), angles.cos()], dim=1).float().double()
+
+
+class LearnedPositions(Positions):
+    """A parameter, begun like the embeddings."""
+
+    def __init__(self, positions: int, width: int):
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(positions, width))  # type: ignore[assignment]
+
+    def begin_weights(self, config) -> None:
+        init.normal_(self.table, std=config.init_std or config.d_model**-0.5)
+
+
+def shown_positions(mask: Tensor | None, length: int) -> Tensor | None:
+    """Returns the places of the last `length` tokens, from the first that the mask (batch, time) shows; None: from 0.
+
+    So a sentence is the same whether its padding stands on the left or on the right.
+    """
+    if mask is None or mask.dim() != 2:
+        return None
+    return (mask.cumsum(1) - 1).clamp(min=0)[:, -length:]
 
 
 class TransformerPreTrainedModel(PreTrainedModel):
@@ -58,53 +144,34 @@ class TransformerPreTrainedModel(PreTrainedModel):
         if begin is not None:
             begin(self.config)
 
+    @staticmethod
+    def field_of_tie(key: str) -> str:
+        """Returns the field of the config that says whether this weight, an encoder's table or an output, is tied."""
+        return "share_encoder_decoder_embeddings" if "encoder.embed_tokens." in key else "tie_word_embeddings"
+
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """Returns target -> source of all that is tied: an encoder's table where both sides share one, and an output by
         `tie_word_embeddings`, which in Transformers decides over both."""
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels)
         tied = (self._tied_weights_keys or {}).items()
-        return {key: source for key, source in tied if getattr(self.config, _field_of(key), False)}
+        return {key: source for key, source in tied if getattr(self.config, self.field_of_tie(key), False)}
 
     def tie_weights(self, missing_keys: set[str] | None = None, recompute_mapping: bool = True):
         super().tie_weights(missing_keys, recompute_mapping)
-        self._note_ties()  # a file that holds both tables leaves them two
+        kept_up("note_ties", self)  # a file that holds both tables leaves them two
 
     def save_pretrained(  # type: ignore[override]
         self, save_directory: Any, is_main_process: bool = True, state_dict: Any = None, **options: Any
     ):
-        self._note_ties()
-        own = (self._tied_weights_keys or {}).keys() - self.get_expanded_tied_weights_keys()
-        if state_dict is None and len({id(self.get_parameter(key)) for key in own}) < len(own):
-            # Encoder and output have one table, the decoder another: no config says so, three are saved.
-            state_dict = self.state_dict()
-            state_dict.update((key, state_dict[key].clone()) for key in own)
+        state_dict = kept_up("state_to_save", self, state_dict) or state_dict
         return super().save_pretrained(save_directory, is_main_process, state_dict, **options)
 
-    def _note_ties(self) -> None:
-        """Has the config say which tables are one: PEFT, and whoever sets a weight, changes one without the other.
-
-        What is one is saved once; a Trainer that goes on does not miss the other (`_keys_to_ignore_on_save`).
-        """
-        tied = self._tied_weights_keys or {}
-        pairs = {key: (self.get_parameter(key), self.get_parameter(source)) for key, source in tied.items()}
-        one = {
-            key: target is table for key, (target, table) in pairs.items() if not target.is_meta and not table.is_meta
-        }
-        self._keys_to_ignore_on_save = set(self._keys_to_ignore_on_save or ()) - tied.keys() | {*filter(one.get, one)}
-        for field in dict.fromkeys(map(_field_of, one)):
-            setattr(self.config, field, any(one[key] for key in one if _field_of(key) == field))
-
-    def resize_token_embeddings(
-        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
+    def resize_token_embeddings(self, *sizes: Any, **options: Any) -> nn.Embedding:
         """Resizes the one table of both sides. Raises: ValueError for a model with a vocabulary for each side."""
-        self._note_ties()
-        shared = getattr(self.config, SHARED, False)
-        if self.config.is_encoder_decoder and not shared:
-            raise ValueError("a model with a vocabulary, or a module, for each side cannot be resized: make a new one")
-        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        if shared:
+        kept_up("check_resizing", self)
+        embeddings = super().resize_token_embeddings(*sizes, **options)
+        if getattr(self.config, "share_encoder_decoder_embeddings", False):
             self.config.decoder_vocab_size = embeddings.num_embeddings
         return embeddings
 
@@ -118,9 +185,13 @@ class Stack(TransformerPreTrainedModel):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(vocab_size, config.d_model)
         self.embed_scale = config.d_model**0.5 if config.scale_embedding else 1.0
-        self.positions = positions_of(config)
+        sizes = config.max_position_embeddings, config.d_model
+        if config.position_embedding == "learned":
+            self.positions: Positions = LearnedPositions(*sizes)
+        else:
+            self.positions = SinusoidalPositions(*sizes, config.position_embedding, config.position_offset)
         self.embedding_norm = self._norm() if config.normalize_embedding else nn.Identity()
-        self.dropout = Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList([self.layer_class(config, index) for index in range(layers)])
         self._no_split_modules = [self.layer_class.__name__]
         self.layer_norm = self._norm() if config.norm_position == "pre" else nn.Identity()

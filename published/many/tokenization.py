@@ -4,7 +4,8 @@ Of many languages: `tgt_lang` ("fr") puts the code of the target language (<2fr>
 its own; it is set, given at loading or in a call, and saved. `src_lang` may be any: our models see the source language
 by themselves, and it is only compared with the other. A source without a code, which the model translates into a
 language of its own choice, and one into its own language, which it copies, are warned of once and not refused: labels
-and lengths are made by the same call as sources.
+and lengths are made by the same call as sources. With `split_special_tokens`, which our tokenizers are saved with, a
+"</s>" or a code inside a text is text; only codes in front of a source, typed or of `tgt_lang`, are tokens.
 
 Of two vocabularies: source texts are cut with the source's, `text_target` with the target's; what is decoded is the
 target's unless `use_source_tokenizer` is given, as with Marian's. Saved, its folder has everything that hf_mlnmt reads.
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tokenizers.normalizers import Replace, Sequence
 from tokenizers.processors import TemplateProcessing
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 from transformers.utils import cached_file, logging
@@ -28,6 +30,7 @@ PROCESSING = "text_processing.json"
 # In tokenizer_config.json: the parts that lie beside, and where the code of this class is.
 PARTS, POINTER = "parts", {"AutoTokenizer": [None, "tokenization.TranslationTokenizer"]}
 _CODE = re.compile(r"\s*<2([\w-]+)>")
+_APART = "\U0010ffff"  # no character: put into what looks like a token, where no code is meant
 logger = logging.get_logger(__name__)
 
 
@@ -143,11 +146,39 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
         self, text: Any, text_pair: Any = None, add_special_tokens: bool = True, *arguments: Any, **options: Any
     ) -> Any:
         known = isinstance(text, str | list | tuple)  # of anything else the library says what it is
-        if self._of_target or not add_special_tokens or not known or not languages_of(self):
+        asked = options.pop("split_special_tokens", None)
+        as_text = self.split_special_tokens if asked is None else asked
+        if self._of_target or not known or not languages_of(self):
+            options["split_special_tokens"] = as_text
             return super()._encode_plus(text, text_pair, add_special_tokens, *arguments, **options)
-        self._check(text, options)
-        with self._code_in_front():
-            return super()._encode_plus(text, text_pair, add_special_tokens, *arguments, **options)
+        if add_special_tokens:
+            self._check(text, options)
+        options["split_special_tokens"] = False
+        kept = self._tokenizer.normalizer
+        texts = [self._told_apart(each) if as_text else each for each in (text, text_pair)]
+        if texts != [text, text_pair]:
+            self._tokenizer.normalizer = Sequence([Replace(_APART, ""), *([kept] if kept else [])])
+        try:
+            with self._code_in_front(add_special_tokens):
+                return super()._encode_plus(*texts, add_special_tokens, *arguments, **options)
+        finally:
+            if texts != [text, text_pair]:
+                self._tokenizer.normalizer = kept
+
+    def _told_apart(self, text: Any) -> Any:
+        """Returns text in which no token is found but the codes in front: the normalizer puts together again what is
+        told apart here."""
+        if not isinstance(text, str):
+            return text if text is None else type(text)(map(self._told_apart, text))
+        tokens = {token for token in self.all_special_tokens if token in text}
+        if not tokens:
+            return text
+        codes = "|".join(re.escape(f"<2{language}>") for language in languages_of(self))
+        begin = re.match(rf"(?:\s*(?:{codes}))*", text).end()  # type: ignore[union-attr]
+        inside = re.sub(
+            "|".join(map(re.escape, tokens)), lambda token: token[0][0] + _APART + token[0][1:], text[begin:]
+        )
+        return text[:begin] + inside
 
     def _check(self, text: Any, options: dict[str, Any]) -> None:
         """Raises ValueError for a text that has a code beside `tgt_lang`; warns once of one that has none, and of a
@@ -180,11 +211,12 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
             logger.warning(message)
 
     @contextmanager
-    def _code_in_front(self) -> Iterator[None]:
-        """Has the code of `tgt_lang` put before every text while it lasts; what is saved knows nothing of it."""
+    def _code_in_front(self, told: bool) -> Iterator[None]:
+        """Has the code of `tgt_lang` put before every text while it lasts, if it is told; what is saved knows nothing
+        of it."""
         backend: Any = self._tokenizer
         template = backend.post_processor
-        if self.tgt_lang:
+        if self.tgt_lang and told:
             code, end = f"<2{self.tgt_lang}>", self.eos_token
             backend.post_processor = TemplateProcessing(
                 single=f"{code} $A {end}",

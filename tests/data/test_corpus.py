@@ -91,6 +91,15 @@ def test_streaming_data_set(tmp_path):
     assert list(read_pairs(spec, tmp_path)) == PAIRS
 
 
+@pytest.mark.parametrize("bad", ["no json", '{"source": "a"', '{"source": "a", "target": "b"} x', "[1, 2]"])
+def test_a_line_of_a_streamed_data_set_that_is_no_record_is_named(tmp_path, bad):
+    (tmp_path / "set").mkdir()
+    good = json.dumps({"source": "The man.", "target": "Der Mann."})
+    (tmp_path / "set" / "train.jsonl").write_text("\n".join([good, good, bad, good]) + "\n")
+    with pytest.raises(UserError, match=r"set.*record"):
+        list(read_pairs(CorpusSpec(dataset="set", streaming=True), tmp_path))
+
+
 @pytest.mark.parametrize(("source", "target"), [(5, 3), (3, 5), (4, 1)])
 def test_sides_of_different_length(tmp_path, source, target):
     (tmp_path / "a.en").write_text("x\n" * source)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from typing import Any
 
 import numpy as np
 import pytest
 from helpers import fresh
 from helpers.texts import TEXTS
 from hypothesis import given, settings
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
-from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.errors import UserError, say_once
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import (
     Tokenizers,
@@ -65,6 +68,48 @@ def test_without_byte_fallback_the_unknown_is_reported(trained, kind):
     assert counts.words == 6
 
 
+def plain(model: Any, normalizer: Any = None) -> PreTrainedTokenizerFast:
+    """A tokenizer as imports make them, which changes no character."""
+    backend = Tokenizer(model)
+    backend.pre_tokenizer, backend.normalizer = pre_tokenizers.WhitespaceSplit(), normalizer
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", eos_token="</s>")
+
+
+IDS = {"<unk>": 0, "</s>": 1, "caf\xe9": 2, "c": 3, "a": 4, "f": 5, "\xe9": 6}
+OF_MARKS = {"<unk>": 0, "</s>": 1, "cafe\u0301": 2, "c": 3, "a": 4, "f": 5, "e": 6, "\u0301": 7}
+PLAIN = {
+    "words": (models.WordLevel(IDS, unk_token="<unk>"), [2]),
+    "merges": (models.BPE(IDS, [], unk_token="<unk>"), [3, 4, 5, 6]),
+    "unigram": (models.Unigram([(token, -len(token)) for token in IDS], 0, False), [2]),
+    "joined by itself": (models.WordLevel(IDS, unk_token="<unk>"), [2]),
+    "its marks stand apart too": (models.WordLevel(OF_MARKS, unk_token="<unk>"), [2]),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_marks_apart_from_their_characters_are_joined_where_a_vocabulary_has_them_so(name, caplog):
+    """Text of macOS (NFD), by both ways to ids and by a tokenizer that Transformers calls; said once."""
+    model, expected = PLAIN[name]
+    tokenizer = plain(model, normalizers.NFC() if name == "joined by itself" else None)
+    slow = type("Slow", (PreTrainedTokenizerFast,), {})(tokenizer_object=tokenizer.backend_tokenizer, unk_token="<unk>")
+    for _ in range(2):
+        say_once.cache_clear()
+        caplog.clear()
+        for each in (tokenizer, slow):
+            assert [ids.tolist() for ids in encode(each, ["cafe\u0301", "cafe\u0301"])] == [expected] * 2
+        flat, lengths = Tokenizers(tokenizer, tokenizer).sides()["source"](["cafe\u0301", "c"])
+        assert flat[: lengths[0]].tolist() == expected
+        said = [record.message for record in caplog.records if "read joined (NFC)" in record.message]
+        assert len(said) == (name in ("words", "merges", "unigram", "joined by itself")), said
+
+
+def test_moses_cuts_no_marks_off():
+    for text in ("le cafe\u0301 est la\u0300", "U\u0308ber"):
+        whole = unicodedata.normalize("NFC", text)
+        assert TextProcessing("fr", moses=True).apply(text) == whole
+        assert TextProcessing("de", lowercase=True).apply(text) == whole.lower()
+
+
 def test_statistics_by_hand(trained):
     tokenizer = trained["bpe", True]
     counts = statistics(tokenizer, ["the man", "猫"])
@@ -103,7 +148,7 @@ def test_special_tokens_codes_and_sizes(trained, kind, byte_fallback):
 def test_a_code_in_front_changes_nothing_behind(trained):
     for tokenizer in trained.values():
         plain = tokenizer("The man sees the dog.").input_ids
-        assert tokenizer("<2de> The man sees the dog.").input_ids == [5, *plain]
+        assert tokenizer("<2de> The man sees the dog.", split_special_tokens=False).input_ids == [5, *plain]
         assert plain[-1] == 1
         assert tokenizer("", text_target="x").input_ids == [1]
 
@@ -115,7 +160,7 @@ def test_a_corpus_cannot_smuggle_special_tokens_in(trained):
         assert (ids[:-1] > 6).all() or tokenizer.unk_token_id in ids[:-1]
         assert not set(ids[:-1].tolist()) & {0, 1, 3, 4, 5, 6}
         # and the tokenizer is as before for everyone else
-        assert 1 in tokenizer("the </s> man").input_ids[:-1]
+        assert 1 in tokenizer("the </s> man", split_special_tokens=False).input_ids[:-1]
         assert 1 in tokenizer.backend_tokenizer.encode("the </s> man").ids[:-1]
     ids = encode(trained["bpe", True], ["the </s> man"])[0]
     assert trained["bpe", True].decode(ids, skip_special_tokens=True) == "the </s> man"
@@ -253,9 +298,16 @@ def test_loading_errors(tmp_path):
         load_tokenizers(tmp_path)
 
 
-def test_bpe_is_the_same_each_time(trained, texts):
-    again = train_tokenizer(texts, "bpe", 600, ["de", "pt-BR"])
-    assert again.backend_tokenizer.to_str() == trained["bpe", True].backend_tokenizer.to_str()
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_the_same_text_gives_the_same_bytes(kind, texts, monkeypatch):
+    """With one thread and with several; also where characters are so rare that the trainer knows no score of them."""
+    rare = [*texts[:300], "".join(map(chr, range(0x391, 0x3CA)))]
+    for lines, size in ((texts, 600), (rare, 500), (texts[:40], 340)):
+        files = set()
+        for threads in ("false", "true", "false", "true"):
+            monkeypatch.setenv("TOKENIZERS_PARALLELISM", threads)
+            files.add(train_tokenizer(lines, kind, size).backend_tokenizer.to_str())
+        assert len(files) == 1
 
 
 def test_training_reads_the_iterable_once_and_lazily():

@@ -21,8 +21,8 @@ from hf_mlnmt.cli.evaluate import evaluate
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation import read_comparison, score
 from hf_mlnmt.evaluation.outputs import read_texts
-from hf_mlnmt.generation.synthetic.journal import Journal
 from hf_mlnmt.generation.translating.call import TranslationCall
+from hf_mlnmt.generation.translating.journal import Journal
 
 app = typer.Typer()
 app.command()(evaluate)
@@ -129,13 +129,13 @@ def test_stopped_it_goes_on_with_the_translations_that_are_saved(tmp_path, monke
     command = ["evaluate", write_model(tmp_path / "model"), "-s", tmp_path / "in.en", "-r", tmp_path / "ref.de"]
     command += ["--max-new-tokens", 4, "--bootstrap", 0, "-m", "BLEU", "--save-translations"]
     expected = run(*command, tmp_path / "whole.de.gz")
-    append, translated, texts = Journal.append, TranslationCall.translate, []
+    append, cut, texts = Journal.append, TranslationCall.cut, []
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "append", lambda *given: append(*given) or signal.raise_signal(signal.SIGINT))
         assert CliRunner().invoke(app, [str(part) for part in (*command, tmp_path / "out.de.gz")]).exit_code
     assert not (tmp_path / "out.de.gz").exists()
     monkeypatch.setattr(
-        TranslationCall, "translate", lambda self, lines, *more: texts.extend(lines) or translated(self, lines, *more)
+        TranslationCall, "cut", lambda self, lines, *more: texts.extend(lines) or cut(self, lines, *more)
     )
     assert run(*command, tmp_path / "out.de.gz") == expected
     assert len(texts) == 136

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
+from hf_mlnmt.common.errors import say_once
 from hf_mlnmt.evaluation import compare, score, score_protocols
-from hf_mlnmt.evaluation.scores import Protocol, _say_once, count_sentences, scored_language, scores_of_sums
+from hf_mlnmt.evaluation.scores import Protocol, count_sentences, scored_language, scores_of_sums
 from hf_mlnmt.training.dev import metric
 
 TEXTS = {
@@ -146,7 +147,7 @@ def test_references_are_scored_by_the_language_that_their_name_says(tmp_path, na
 
 
 def test_text_without_spaces_that_is_cut_at_spaces_is_said(caplog) -> None:
-    _say_once.cache_clear()
+    say_once.cache_clear()
     for _ in range(2):
         score(TEXTS["th"], TEXTS["th"], bootstrap=0)
     assert caplog.text.count("the references have no spaces, and no language is said") == 1

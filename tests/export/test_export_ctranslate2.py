@@ -7,14 +7,17 @@ import json
 import pytest
 import torch
 from helpers.export_toys import joint_tokenizer, toy_model, two_tokenizers, write_folder
+from helpers.foreign_translators import sentencepiece_model
+from helpers.originals import MAKERS, save
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.export import export
 from hf_mlnmt.export.check import Sentences, generate
+from hf_mlnmt.export.ctranslate2 import ACTIVATIONS, write
 from hf_mlnmt.export.exporting import check_ctranslate2 as check
 from hf_mlnmt.export.exporting import exportable_to_ctranslate2 as exportable
-from hf_mlnmt.generation.translating.ctranslate2 import ACTIVATIONS, write
+from hf_mlnmt.generation.translating.loading import load
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="pip install 'hf-mlnmt[export]'")
 
@@ -91,6 +94,19 @@ def test_the_folder_is_complete_and_translates_as_the_docs_say(tmp_path):
     ids = [loaded.target.convert_tokens_to_ids(result.hypotheses[0]) for result in results]
     expected = generate(model, [x.tolist() for x in tokenizers.encode_source(texts)], beams=4)
     assert loaded.decode_target(ids) == tokenizers.decode_target(expected)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in MAKERS if not kind.startswith("mbart")])
+def test_imported_models(kind, tmp_path):
+    """With vocabularies of each side, and languages that the tokenizer's own leaves out."""
+    spm, pieces = sentencepiece_model(tmp_path)
+    parts = load(save(tmp_path / "model", *MAKERS[kind](tmp_path, spm, pieces)), "cpu", fast=True)
+    settings = parts.model.generation_config  # what an exported model knows nothing of
+    settings.bad_words_ids = settings.forced_eos_token_id = settings.forced_bos_token_id = None
+    (tmp_path / "out").mkdir()
+    write(parts.model, parts.tokenizers, tmp_path / "out", "float32")
+    found = check(tmp_path / "out", parts.model, parts.tokenizers, "float32")
+    assert found["greedy"] == found["beam 4"] == {"same_sentences": 1.0, "same_tokens": 1.0}
 
 
 def test_rows_without_a_token_are_kept(tmp_path):

@@ -16,6 +16,7 @@ from hf_mlnmt.cli import app
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.generation.translating import searching
 from hf_mlnmt.generation.translating.alignments import SourceAttention, to_pharaoh, words_of_source, words_of_target
 from hf_mlnmt.generation.translating.loading import Parts
 
@@ -74,15 +75,17 @@ def naive(model, source_ids, start, generated, source, target, skipped):
 
 
 @pytest.mark.parametrize("family", ["ours", *FAMILIES])
-def test_links_are_those_of_the_weights_word_by_word(ours, foreign, family):
+def test_links_are_those_of_the_weights_word_by_word(ours, foreign, family, monkeypatch):
     folder = ours if family == "ours" else foreign[family]
     pipeline = TranslationPipeline.from_pretrained(folder, device="cpu", fast=False)
     parts, texts = pipeline.parts, SENTENCES[:2]
     options = {**FAMILIES.get(family, {}), "num_beams": 2, "num_return_sequences": 2, "max_new_tokens": 10}
     options["no_repeat_ngram_size"] = 1  # random weights repeat one word for ever
     translations = pipeline(texts, alignments=True, **options)
-    search, calls = pipeline.run_batch, []
-    pipeline.run_batch = lambda *asked: calls.append((*asked, search(*asked))) or calls[-1][-1]
+    search, calls = searching.generate, []
+    monkeypatch.setattr(
+        searching, "generate", lambda *asked: calls.append((*asked[1:], search(*asked))) or calls[-1][-1]
+    )
     links = []
     for text, hypotheses in zip(texts, translations):
         pipeline([text], **options)

@@ -1,5 +1,5 @@
 """The likeliest next words behind a prefix: against all that the model can say, in every family, from the shell; and
-drafts of translations; samplers."""
+samplers."""
 
 from __future__ import annotations
 
@@ -99,32 +99,10 @@ def test_a_script_without_spaces():
         assert len(best.word) <= 4
 
 
-@pytest.mark.parametrize("family", ["ours_multilingual", "marian", "nllb", "t5"])
-def test_a_draft_changes_nothing(ours_multilingual, foreign, family):
-    """Of texts of one and of several sentences, in whatever order; NLLB begins with a code, T5 passes it over."""
-    folder = foreign.get(family, ours_multilingual)
-    options = {**FAMILIES.get(family, {"target_language": "de"}), "max_new_tokens": 12, "split": "sentences"}
-    options["num_beams"] = 1
-    texts = [SENTENCES[0], "", f"{SENTENCES[1]} {SENTENCES[2]}", SENTENCES[3]]
-    pipeline = TranslationPipeline.from_pretrained(folder, device="cpu")
-    plain = pipeline(texts, **options)
-    for drafts in (plain, ["", "A", plain[2], f"{plain[3]} and more"], plain[::-1]):
-        assert pipeline(texts, draft=drafts, **options) == plain
-    assert pipeline(texts[3], draft=plain[3], target_prefix="The re", **options).startswith("The re")
-    for name, value in {"num_beams": 2, "do_sample": True, "mbr": 4, "alternatives": 2}.items():
-        with pytest.raises(UserError, match="draft"):
-            pipeline(texts, draft=plain, **{**options, name: value})
-    with pytest.raises(UserError, match="draft: 1 rows for 4 texts"):
-        pipeline(texts, draft=plain[:1], **options)
-
-
 def test_from_the_shell_and_what_is_refused(ours, pipeline, tmp_path):
     def invoke(*arguments):
         return CliRunner().invoke(app, ["translate", str(ours), *arguments], input=f"{SENTENCES[0]}\n")
 
-    (tmp_path / "draft").write_text("The dog sees\n")
-    drafted = invoke("--draft", str(tmp_path / "draft"), "--beams", "1")
-    assert drafted.stdout.splitlines() == [pipeline(SENTENCES[0], num_beams=1)]
     (line,) = invoke("--alternatives", "2", "--target-prefix", "The ", "--jsonl").stdout.splitlines()
     expected = pipeline(SENTENCES[0], target_prefix="The ", alternatives=2)
     given = [(one["word"], one["translation"]) for one in json.loads(line)["n_best"]]

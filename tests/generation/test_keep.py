@@ -272,9 +272,9 @@ def trained():
 
 
 def test_tokens_stand_for_the_parts_while_it_is_searched(trained, monkeypatch):
-    searched, search = [], TranslationCall._searched
+    searched, search = [], TranslationCall.search
     monkeypatch.setattr(
-        TranslationCall, "_searched", lambda call, inputs, *more: searched.extend(inputs) or search(call, inputs, *more)
+        TranslationCall, "search", lambda call, inputs, **more: searched.extend(inputs) or search(call, inputs, **more)
     )
     texts = ["12 men, 3.5 dogs and 7 at www.a.de/x.", "The <n> 3 {x} dogs.", "A man in 2019.", "A man."]
     found = trained(texts, keep=KINDS, **OPTIONS)

@@ -228,7 +228,7 @@ def test_a_command_is_started_once_for_all_calls(pipeline, tmp_path):
     options = {"mbr": 2, "num_beams": 2, "utility": number}
     first, _ = pipeline("a cat .", **options), pipeline("a dog .", **options)
     asked = DecodingOptions(**options)
-    assert pipeline.minimum_risk(asked) is pipeline.minimum_risk(asked)
+    assert pipeline.chooser(asked) is pipeline.chooser(asked)
     assert first == max(pipeline("a cat .", num_beams=2, num_return_sequences=2), key=lambda each: len(each.text)).text
 
 

@@ -1,4 +1,4 @@
-"""Reranking: features against their definitions, the choice against brute force, by sentence and by document."""
+"""Reranking: features against their definitions, the choice against brute force."""
 
 import json
 import sys
@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
+from hf_mlnmt.common.made_from import identity_of_model
 from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.generation.choosing import reranking
 from hf_mlnmt.generation.choosing.reranking import Reranker, coverage_of
-from hf_mlnmt.generation.synthetic.journal import identity_of_model
 from hf_mlnmt.generation.translating import directions
 from hf_mlnmt.generation.translating.alignments import SourceAttention
 from hf_mlnmt.generation.translating.directions import Direction
@@ -129,32 +130,6 @@ def test_sentences_of_a_text_add_up(pipeline):
         assert whole.features == pytest.approx([a + b for a, b in zip(first.features, second.features)])
 
 
-def test_by_document_is_one_sentence_after_the_other(pipeline, tmp_path):
-    text, again = " ".join(SENTENCES[:3]), "len(set(parts[1]) - set(parts[2]))"
-    feature = command(tmp_path, again)
-    reranker = {**BEAMS, "by": "document", "features": {"score": 1.0, feature: 3.0}}
-    chosen = []
-    for sentence in SENTENCES[:3]:
-        candidates = pipeline(sentence, num_beams=5, num_return_sequences=5)
-        before = set(" ".join(chosen))
-        chosen.append(max(candidates, key=lambda each: each.score + 3 * len(set(each.text) - before)).text)
-    assert pipeline(text, rerank=reranker, split="sentences") == " ".join(chosen)
-    (tmp_path / "score.py").write_text((tmp_path / "score.py").read_text().replace("parts[2]", "''"))
-    of_context, pipeline._choosers = pipeline._choosers, {}
-    assert pipeline(text, rerank=reranker, split="sentences") != " ".join(chosen)  # or this test shows nothing
-    pipeline._choosers = of_context
-
-
-def test_a_language_model_by_document_sees_what_was_before(pipeline, others):
-    name, model = f"language-model={others['lm']}", gpt2(len(TOKENIZER)).eval()
-    call = pipeline.reranker(DecodingOptions(rerank={**BEAMS, "by": "document", "features": {name: 1.0}}))
-    (candidate,) = pipeline([SENTENCES[0]], rerank={**BEAMS, "features": {name: 1.0}}, num_return_sequences=1)[0]
-    (found,) = call.in_context("", [candidate], ["First.", "Second.", "Third.", "Fourth."])
-    before = "Second. Third. Fourth."
-    expected = log_probability(model, None, f"{before} {candidate.text}") - log_probability(model, None, before)
-    assert found.features == pytest.approx((expected,), rel=1e-4)
-
-
 def test_what_was_done_before_a_command_failed_is_kept(ours, tmp_path):
     (tmp_path / "in").write_text("\n".join(SENTENCES[:3]) + "\n")
     feature = command(tmp_path, f"len(parts[1]) if {SENTENCES[2]!r} != parts[0] else sys.exit(1)")
@@ -193,7 +168,7 @@ def test_weights_of_another_model_are_refused(ours, others, tmp_path):
         ({"features": {"reverse": 1.0}}, "no feature 'reverse'"),
         ({"features": {"length": "much"}}, "expected a number"),
         *(({"features": {"length": weight}}, "is no weight: at most 1e.06") for weight in (1e308, -1e308, 1e7)),
-        ({"features": {"length": 1.0}, "by": "page"}, "sentence or document"),
+        ({"features": {"length": 1.0}, "by": "document"}, "chosen by sentence"),
         ({"features": {"length": 1.0}, "decoding": {"model": "x"}}, "'model' is none of"),
         ({"features": {"length": 1.0}, "decoding": {"num_beams": 0}}, "num_beams"),
         ({"features": {"command=/no/such/program": 1.0}, **BEAMS}, "cannot be started"),
@@ -226,7 +201,6 @@ def test_a_translation_model_is_no_language_model(pipeline, others):
         {"rerank": "/no/such/file"},
         {"rerank": {**BEAMS, "features": {"length": 1.0}}, "mbr": 8},
         {"rerank": {**BEAMS, "features": {"length": 1.0}}, "num_return_sequences": 6},
-        {"rerank": {**BEAMS, "by": "document", "features": {"length": 1.0}}, "num_return_sequences": 2},
         {"rerank": {"features": {"length": 1.0}}, "do_sample": True, "num_beams": 2},
         {"rerank": {"features": {"length": 1.0}}, "do_sample": True, "draws": "text"},
     ],
@@ -243,7 +217,7 @@ def test_a_source_that_is_read_twice_is_covered_once():
 @pytest.mark.parametrize(("kind", "pair"), [("reverse", ("de", "en")), ("translation", ("en", "de"))])
 def test_a_model_of_several_languages_is_told_its_direction(ours, monkeypatch, kind, pair):
     asked = []
-    monkeypatch.setattr(directions, "is_told", lambda model, tokenizer: True)
+    monkeypatch.setattr(reranking, "is_told", lambda model, tokenizer: True)
     monkeypatch.setattr(directions, "direction", lambda *given: asked.append(given[2:4]) or Direction())
     Reranker({"features": {f"{kind}={ours}": 1.0}}, languages=("en", "de"))
     assert asked == [pair]

@@ -26,8 +26,8 @@ from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import save_tokenizers
 from hf_mlnmt.generation import Hypothesis, TranslationPipeline
-from hf_mlnmt.generation.synthetic.journal import Journal
 from hf_mlnmt.generation.translating.call import TranslationCall
+from hf_mlnmt.generation.translating.journal import Journal
 from hf_mlnmt.generation.translating.lines import file_groups, pipe_groups, text_groups
 
 app = typer.Typer()
@@ -112,11 +112,11 @@ def test_every_sentence_of_a_line_is_translated(ours):
 def test_search_and_sampling_options_reach_generate(ours, monkeypatch):
     seen = {}
 
-    def translated(self, texts, line, update):
+    def searched(self, inputs, **more):
         seen.update(vars(self.options))
-        return [[Hypothesis(text, 0.0, 0.0, 1)] for text in texts]
+        return [[Hypothesis(piece.text, 0.0, 0.0, 1)] for piece in inputs]
 
-    monkeypatch.setattr(TranslationCall, "translate", translated)
+    monkeypatch.setattr(TranslationCall, "search", searched)
     arguments = ["-b", 7, "--length-penalty", 0.6, "--length-normalization", "gnmt", "--early-stopping", "never"]
     run(ours, *arguments, "--sample", "--top-k", 5, "--temperature", 0.5, "--seed", 3, "--no-split-long", input="A.")
     wanted = {
@@ -279,14 +279,14 @@ def test_stopped_it_goes_on_to_the_same_bytes(ours, pipeline, many, tmp_path, mo
     whole = tmp_path / f"whole.{name}"
     run(*command, whole)
     output, texts = tmp_path / name, []
-    translated = TranslationCall.translate
+    cut = TranslationCall.cut
     stopped([*command, output])
     assert not output.exists()
     (part,) = [path for path in tmp_path.iterdir() if path.is_dir()]
     with (part / f"{name}.part").open("ab") as file:
         file.write(b"half a line")
     monkeypatch.setattr(
-        TranslationCall, "translate", lambda self, lines, *more: texts.extend(lines) or translated(self, lines, *more)
+        TranslationCall, "cut", lambda self, lines, *more: texts.extend(lines) or cut(self, lines, *more)
     )
     result = run(*command, output)
     assert len(texts) == (50 if "--shard" in options else 150)
@@ -342,7 +342,7 @@ def test_what_cannot_go_on_leaves_nothing(ours, many, tmp_path, draws):
 def test_a_process_that_is_ended_goes_on(ours, many, tmp_path, number):
     command = ["translate", *map(str, (ours, many)), "--max-new-tokens", "4", "-o"]
     code = (
-        "import os; from hf_mlnmt.__main__ import main; from hf_mlnmt.generation.synthetic.journal import Journal\n"
+        "import os; from hf_mlnmt.__main__ import main; from hf_mlnmt.generation.translating.journal import Journal\n"
         "append = Journal.append\n"
         f"Journal.append = lambda self, *a: (append(self, *a), os.kill(os.getpid(), {int(number)}))\n"
         "main()"

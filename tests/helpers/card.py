@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_mlnmt.modeling import fused, layers
+from hf_mlnmt.modeling import fused
 from hf_mlnmt.training import half_weights
 
 from .ahead import run_ahead
@@ -120,7 +120,6 @@ def on_card(monkeypatch: Any, kernels: Any = TWINS) -> None:
     monkeypatch.setattr(fused, "kernels_for", known)
     monkeypatch.setattr(fused, "trains_mixed_on_cpu", lambda states: False)
     monkeypatch.setattr(half_weights, "runs_ahead", lambda tensor: True)
-    monkeypatch.setattr(layers.Dropout, "forward", nn.Dropout.forward)
 
 
 class Launches(TorchDispatchMode):

@@ -81,7 +81,6 @@ KINDS = tuple({find_system(name).architecture: name for name in hf_mlnmt.list_sy
 ONE_OF_EACH_FAMILY = {
     "test_assisted_decoding",
     "test_base_model_and_head_share_a_checkpoint",
-    "test_drafts",
     "test_loads_from_hub_code_without_the_package",
     "test_prompt_lookup",
     "test_pruned_histories",

@@ -43,7 +43,7 @@ class LSTMDecoder(nn.Module):
         for parameter in self.parameters():
             nn.init.normal_(parameter, std=1.0)
 
-    def begin(self, prompt: Tensor, source: SourceBatch, scored: int = 1) -> tuple[Tensor, LSTMState]:
+    def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, LSTMState]:
         zeros = torch.zeros(len(prompt), 1, self.cell.hidden_size)
         state = LSTMState(zeros, zeros, source)
         for token in prompt.unbind(1):
@@ -82,7 +82,7 @@ class SideBySide:
     def __init__(self, model: TwoModels, arguments: dict):
         self.members, self.weights = (TransformerDecoder(model, arguments), model.second), (1.0, model.weight)
 
-    def begin(self, prompt: Tensor, source: SourceBatch, scored: int = 1) -> tuple[Tensor, States]:
+    def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, States]:
         found = [member.begin(prompt, source) for member in self.members]
         return self.add(scores for scores, _ in found), States(state for _, state in found)
 

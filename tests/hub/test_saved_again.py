@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, Seq2SeqTr
 
 from hf_mlnmt.generation.translating.fusing import fuse_folders
 from hf_mlnmt.hub import build_folder
-from hf_mlnmt.modeling.configuration import copy_code
+from hf_mlnmt.modeling.upkeep import copy_code
 
 SYSTEMS = ("transformer", "s-agg+enc-dc")
 IDS = [[5, 6, 7, 1], [9, 8, 4, 1]]

@@ -1,4 +1,4 @@
-"""The scans: equal to one step after the other, in values and gradients; the Triton kernels: equal to the loops."""
+"""The scans: equal to one step after the other, in values and gradients; the Triton kernels: equal to the scans."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from helpers.contract import assert_same
 from torch.library import opcheck
 
 from hf_mlnmt.modeling import attention_scan as scans
-from hf_mlnmt.modeling import attention_scan_eager as loops
 from hf_mlnmt.modeling import attention_scan_triton as kernels
+from hf_mlnmt.modeling import fused
 
 BATCH, HEADS, STEPS, PLACES, WIDTH = 3, 2, 5, 4, 3
 REAL = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [1, 0, 1, 0, 0]], dtype=torch.bool)
@@ -128,9 +128,9 @@ class TestLoops:
 
 @pytest.mark.parametrize("steps", [1, 2, 5, 8])
 @pytest.mark.parametrize("started", [False, True])
-@pytest.mark.parametrize("recur", [loops.recur, loops.recur_by_doubling], ids=["in order", "by doubling"])
+@pytest.mark.parametrize("recur", [scans.recur, scans.recur_by_doubling], ids=["in order", "by doubling"])
 def test_linear(started, steps, recur, monkeypatch):
-    monkeypatch.setattr(loops, "recur", recur)
+    monkeypatch.setattr(scans, "recur", recur)
     start = draw(BATCH, WIDTH) if started else None
     compare(scans.linear_scan, linear_step_by_step, (draw(BATCH, steps, WIDTH), draw(BATCH, steps, WIDTH), start))
 
@@ -138,17 +138,17 @@ def test_linear(started, steps, recur, monkeypatch):
 def test_operators_keep_what_they_promise_the_compiler():
     energies, start = draw(BATCH, HEADS, STEPS, PLACES), draw(BATCH, HEADS, WIDTH)
     operators = torch.ops.hf_mlnmt
-    opcheck(operators.weight_scan_2.default, (energies, draw(BATCH, HEADS, PLACES), None, None, True))
+    opcheck(operators.weight_scan_3.default, (energies, draw(BATCH, HEADS, PLACES), None, None, True))
     pair = draw(BATCH, HEADS, PLACES, WIDTH), draw(BATCH, HEADS, PLACES, WIDTH)
-    opcheck(operators.context_scan_2.default, (energies, *pair, draw(HEADS * WIDTH, HEADS * WIDTH), start, REAL))
-    opcheck(operators.context_scan_2.default, (energies, *pair, None, None, None))
+    opcheck(operators.context_scan_3.default, (energies, *pair, draw(HEADS * WIDTH, HEADS * WIDTH), start, REAL))
+    opcheck(operators.context_scan_3.default, (energies, *pair, None, None, None))
     queries = draw(BATCH, HEADS, STEPS, WIDTH), draw(BATCH, HEADS, STEPS, WIDTH), draw(BATCH, HEADS, STEPS)
-    opcheck(operators.gate_scan_2.default, (*queries, draw(HEADS, WIDTH, 2 * WIDTH), None, None, None))
+    opcheck(operators.gate_scan_3.default, (*queries, draw(HEADS, WIDTH, 2 * WIDTH), None, None, None))
     rows = draw(BATCH, STEPS, WIDTH), draw(BATCH, STEPS, WIDTH)
-    opcheck(operators.linear_scan_2.default, (*rows, None, None))
-    opcheck(operators.linear_scan_2.default, (*rows, draw(BATCH, WIDTH), None))
+    opcheck(operators.linear_scan_3.default, (*rows, None))
+    opcheck(operators.linear_scan_3.default, (*rows, draw(BATCH, WIDTH)))
     wide = 2 * HEADS * WIDTH
-    opcheck(operators.gate_scan_2.default, (*queries, draw(1, wide // 2, wide), draw(1, wide), start, REAL))
+    opcheck(operators.gate_scan_3.default, (*queries, draw(1, wide // 2, wide), draw(1, wide), start, REAL))
 
 
 def test_autocast_does_not_reach_the_loops():
@@ -182,30 +182,30 @@ def check_kernels(device: str, sizes, dtypes=(torch.float32, torch.bfloat16)):
             exact = [None if x is None else x.double() for x in (energies, coefficient, start, gradient)]
             for sums in (False, True):
                 alpha = kernels.weights_forward(energies, coefficient, start, sums)
-                expected = loops.weights_forward(*exact[:3], None, sums)
+                expected = scans.weights_forward(*exact[:3], None, sums)
                 close([alpha], [expected], 1e-4)
                 found = kernels.weights_backward(gradient, coefficient, start, alpha, sums)
-                close(found, loops.weights_backward(exact[3], *exact[1:3], None, expected, sums), 5e-4)
+                close(found, scans.weights_backward(exact[3], *exact[1:3], None, expected, sums), 5e-4)
             # Keys so small that the recurrence forgets: with larger ones it is chaotic, and float32 far from float64.
             keys, values = randn(batch, heads, places, width) * width**-0.25, randn(batch, heads, places, width)
             start = randn(batch, heads, width) if started else None
             context = [None if x is None else x.double() for x in (keys, values, start)]
             alpha = kernels.contexts_forward(energies, keys, values, start)
-            expected = loops.contexts_forward(exact[0], *context[:2], None, context[2], None)
+            expected = scans.contexts_forward(exact[0], *context[:2], None, context[2], None)
             close([alpha], [expected], 1e-4)
             found = kernels.contexts_backward(gradient, keys, values, start, alpha)
-            close(found, loops.contexts_backward(exact[3], *context[:2], None, context[2], None, expected), 5e-4)
+            close(found, scans.contexts_backward(exact[3], *context[:2], None, context[2], None, expected), 5e-4)
             for biased in (False, True):
                 inputs = [randn(batch, heads, steps, width), randn(batch, heads, steps, width)]
                 inputs += [randn(batch, heads, steps), randn(heads, width, 2 * width) * width**-0.5]
                 inputs += [randn(heads, 2 * width) if biased else None, start]
                 inputs = [None if x is None else x.float() for x in inputs]
                 wide = [None if x is None else x.double() for x in inputs]
-                found, expected = kernels.gates_forward(*inputs), loops.gates_forward(*wide, None)
+                found, expected = kernels.gates_forward(*inputs), scans.gates_forward(*wide, None)
                 close([found], [expected], 1e-4)
                 up = randn(batch, heads, steps, width, dtype=torch.float32)
                 found = kernels.gates_backward(up, *inputs, found)
-                close(found, loops.gates_backward(up.double(), *wide, None, expected), 5e-4)
+                close(found, scans.gates_backward(up.double(), *wide, None, expected), 5e-4)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -261,16 +261,20 @@ def test_kernels_compile_for_a_gpu(types, tmp_path, monkeypatch):
         assert compiled.asm["cubin"]
 
 
-def test_kernels_are_for_cuda_alone():
-    assert scans._kernels(torch.zeros(1), None) is None
+def test_kernels_are_for_cuda_alone(monkeypatch):
+    assert fused.scan_kernels(torch.zeros(1)) is None
 
     class Remote:
         device, dtype = torch.device("cuda"), torch.float32
 
-    assert scans._kernels(Remote(), None) is kernels.KERNELS
-    assert scans._kernels(Remote(), REAL) is None
+    assert fused.scan_kernels(Remote()) is kernels.KERNELS
     Remote.dtype = torch.float64
-    assert scans._kernels(Remote(), None) is None
+    assert fused.scan_kernels(Remote()) is None
+    given = torch.zeros(BATCH, HEADS, STEPS, PLACES), torch.zeros(BATCH, HEADS, PLACES), None
+    monkeypatch.setattr(scans, "faster", lambda *asked: {"weights_forward": None})
+    assert scans.weight_scan(*given, REAL, True).shape == given[0].shape  # padding is not for kernels
+    with pytest.raises(TypeError):
+        scans.weight_scan(*given, None, True)
 
 
 def test_without_triton_the_loops_do():

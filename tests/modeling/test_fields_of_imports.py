@@ -12,7 +12,7 @@ from helpers.searching import assert_equal_loops, compiled_step, sources, toy
 from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration
 from hf_mlnmt.modeling.fused import projected_cross_entropy
 from hf_mlnmt.modeling.loss import cross_entropy
-from hf_mlnmt.modeling.positions import SinusoidalPositions
+from hf_mlnmt.modeling.stack import SinusoidalPositions
 from hf_mlnmt.search.cpu.step import CompiledStep
 
 FIELDS = {
@@ -35,7 +35,7 @@ FIELDS = {
 
 
 def formula(kind: str, t: int, d: int) -> list[float]:
-    """The table of positions.py, one number after the other."""
+    """The table of stack.py, one number after the other."""
     steps = d / 2 - 1 if kind == "tensor2tensor" else d / 2
     angles = [t * 10000 ** (-i / steps) for i in range(d // 2)]
     if kind == "interleaved":

@@ -13,6 +13,7 @@ from reference import transformer as reference
 
 from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration, UserError, config_for
 from hf_mlnmt.modeling.fused import kernels_without_plans
+from hf_mlnmt.modeling.layers import Sublayer
 
 VARIANTS = {
     "post": {},
@@ -221,3 +222,11 @@ def test_attention_on_a_gpu_is_by_kernels_that_plan_no_shape():
     assert torch.backends.cuda.cudnn_sdp_enabled() == allowed
     with kernels_without_plans(torch.device("cpu")):
         assert torch.backends.cuda.cudnn_sdp_enabled() == allowed
+
+
+def test_a_sublayer_drops_what_it_computes_and_no_residual():
+    """Equation 3 of layers.py: x + dropout(f(LN(x)))."""
+    sublayer = Sublayer(config_for("transformer", "tiny", norm_position="pre", dropout=0.5)).train()
+    states = torch.randn(50, 128)
+    added = sublayer(states, lambda x: torch.ones_like(x)) - states
+    assert set(added.round().unique().tolist()) == {0.0, 2.0}

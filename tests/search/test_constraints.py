@@ -223,45 +223,6 @@ def test_terms_of_each_text_whatever_the_order(pipeline):
     assert "ball" in with_prefix[5]
 
 
-CHOICES = {
-    "dog": ["red child", "house"],
-    "green": ["ball", "on"],
-    "the": ["men", "rides", "street"],
-    "man": ["takes", "sees"],
-}
-
-
-def one_by_one(pipeline, texts, **options):
-    """Translations of texts one after the other, where a term keeps the translation that it got first."""
-    left, found = dict(CHOICES), []
-    for text in texts:
-        found.append(pipeline(text, terms=left, **options))
-        for term in left.keys() & text.strip(".").split():
-            places = {target: f" {found[-1]}".find(f" {target}") for target in left[term]}
-            there = [target for target in left[term] if places[target] >= 0]
-            left[term] = [min(there, key=places.get)] if there else left[term]
-    return found, left
-
-
-def test_a_terms_translation_that_was_chosen_first_stays(pipeline):
-    texts, options = [*SENTENCES[:11], "", "A green dog."], {"num_beams": 4, "max_new_tokens": 10}
-    expected, left = one_by_one(pipeline, texts, **options)
-    assert [len(targets) for targets in left.values()] == [1] * 4
-    asked = {**options, "terms": CHOICES, "terms_consistent": True}
-    assert pipeline(texts, **asked) == expected != pipeline(texts, terms=CHOICES, **options)
-    assert list(pipeline.stream(texts, window=3, batch_tokens=40, **asked)) == expected
-    together = pipeline(" ".join(filter(None, texts)), split="sentences", **asked)  # sentences of one line, too
-    assert together == " ".join(filter(None, expected))
-
-
-def test_which_of_several_translations_a_text_has_first(pipeline):
-    terms = Terms({"a": ["Auto", "Autos", "汽车", "(x)"]}, False, Spelling(pipeline.parts.target), TextProcessing())
-    assert terms.first_in("Wer hat Autos und ein Auto?", "a") == ["Autos"]
-    assert terms.first_in("Die汽车 Auto", "a") == ["汽车"]
-    assert terms.first_in("an (x), Auto", "a") == ["(x)"]
-    assert terms.first_in("EinAuto", "a") == []
-
-
 def test_which_terms_a_text_has(pipeline):
     spelling = Spelling(pipeline.parts.target)
     terms = {"Red house": ["a"], "house": ["b"], "House": ["c"], "U.S.": ["d"], "\u5185\u6838": ["e"], "red": ["f"]}
@@ -309,7 +270,6 @@ def test_terms_from_the_shell_and_what_is_refused(pipeline, tmp_path):
     assert translated("--terms-ignore-case", "-b", "4").stdout == f"{expected}\n"
     assert pipeline("A green dog.", num_beams=4, terms=glossary, terms_ignore_case=True) == expected
     assert "need a beam search; say --beams too" in str(translated().exception)
-    assert "neither --mbr nor" in str(translated("-b", "4", "--terms-consistent", "--shard", "1/2").exception)
     glossary.write_text("dog\tHund\ncat\n")
     assert f"{glossary}, line 2: 'cat' is no term; expected" in str(translated("-b", "4").exception)
     for wrong, message in [
@@ -317,8 +277,6 @@ def test_terms_from_the_shell_and_what_is_refused(pipeline, tmp_path):
     ]:  # fmt: skip
         with pytest.raises(UserError, match=f"terms: .*{message}"):
             DecodingOptions(terms=wrong)
-    with pytest.raises(UserError, match=r"terms_consistent .*: is of terms"):
-        DecodingOptions(terms_consistent=True)
     with pytest.raises(UserError, match=r"terms_ignore_case \(--terms-ignore-case\): is of terms"):
         DecodingOptions(terms_ignore_case=True)
     with pytest.raises(UserError, match="terms: need a beam search without sampling"):

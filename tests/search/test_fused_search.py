@@ -13,7 +13,6 @@ from reference.fusion import every_sequence, sequence_scores, symbol_scores
 
 from hf_mlnmt import search
 from hf_mlnmt.generation.translating.batches import generated_lengths, log_probabilities
-from hf_mlnmt.search.rules import Drafts
 
 VOCABULARY, LONGEST = 6, 3
 BEAMS = {"num_beams": 4, "num_return_sequences": 3}
@@ -77,17 +76,6 @@ def test_it_finds_what_transformers_finds(kind, normalization, monkeypatch):
     assert_equal_loops(model, monkeypatch, **inputs, **BEAMS, **ends, alpha=0.9, beta=0.3)
     assert left
     assert_equal_loops(model, monkeypatch, **inputs, num_beams=1, max_new_tokens=8)
-
-
-@pytest.mark.parametrize("kind", ["ours", "foreign", "mixed"])
-def test_drafts(kind):
-    """Also with members that are called as modules, whose sentences are all at one position."""
-    model, inputs = KINDS[kind](), sources((4, 2, 7))
-    plain = decode(model, **inputs, max_new_tokens=8).sequences
-    rows = [row[1 : row.index(1)] if 1 in row else row[1:] for row in plain.tolist()]
-    for drafts in (rows, [[*row[:number], 5] for number, row in enumerate(rows, 1)], [rows[0], [], rows[2]]):
-        found = decode(model, **inputs, max_new_tokens=8, logits_processor=[Drafts(drafts)])
-        assert found.sequences.tolist() == plain.tolist()
 
 
 def test_sampling(monkeypatch):

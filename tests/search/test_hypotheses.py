@@ -6,7 +6,6 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from hf_mlnmt.search import hypotheses
 from hf_mlnmt.search.hypotheses import Chains, Hypotheses, Record, onward
 
 CPU = torch.device("cpu")
@@ -63,11 +62,9 @@ def test_those_go_on_that_are_not_the_last():
     assert best.indices.tolist() == [[1, 3]]
 
 
-@pytest.mark.parametrize("many", [1, 9], ids=["side by side", "one by one"])
 @pytest.mark.parametrize("returned", [1, 2])
-def test_sequences_are_read_off(returned, many, monkeypatch):
+def test_sequences_are_read_off(returned):
     """One sentence left after the first step; of the other one hypothesis was found, so the second is empty."""
-    monkeypatch.setattr(hypotheses, "MANY", many)
     config = GenerationConfig(num_beams=2, num_return_sequences=returned, return_dict_in_generate=True)
     config._eos_token_tensor, config._pad_token_tensor = torch.tensor([1]), torch.tensor(9)
     record = Record(torch.tensor([[3], [3]]), 2, config)

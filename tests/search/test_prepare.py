@@ -147,8 +147,6 @@ def test_sentences_that_others_may_pass_are_encoded_some_at_a_time(one, monkeypa
     monkeypatch.setattr(encoder, "forward", noted)
     monkeypatch.setattr(prepare, "ENCODED", 20)
     batch = sources((9, 4, 7, 9, 2), model.config.vocab_size)
-    model.generate(**batch, **OPTIONS)  # which prepares it
-    encoded.clear()
     expected = model.generate(**batch, **OPTIONS)
     assert encoded == [(5, 0)]
     encoded.clear()

@@ -114,8 +114,8 @@ def test_threads_change_nothing_in_compiled_code(set_threads, monkeypatch):
         found = call(self, states, width, cache, *masks)
         assert torch.equal(again, found)
         for left, right in zip(other.target_layers, cache.target_layers, strict=True):
-            assert torch.equal(left.key_buffer, right.key_buffer)
-            assert torch.equal(left.value_buffer, right.value_buffer)
+            assert torch.equal(left.storage.key_buffer, right.storage.key_buffer)
+            assert torch.equal(left.storage.value_buffer, right.storage.value_buffer)
         sizes.append(len(states))
         return found
 

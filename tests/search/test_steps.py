@@ -14,7 +14,6 @@ from transformers.cache_utils import DynamicLayer
 from hf_mlnmt.search.cache import BeamCache
 from hf_mlnmt.search.cpu.native import library
 from hf_mlnmt.search.cpu.step import CompiledStep
-from hf_mlnmt.search.decoder import RealPositions
 from hf_mlnmt.search.loop import SearchBatch
 from hf_mlnmt.zoo.systems import list_systems
 
@@ -95,28 +94,9 @@ def test_compiled_code_refuses_another_precision():
     """A cache of bfloat16 would be written over its end."""
     units = compiled_step(toy().float().eval()).units
     cache, mask = BeamCache([DynamicLayer] * 2), torch.zeros(2, 1, 1, 16)
-    cache.target_layers[0].lazy_initialization(*torch.zeros(2, 2, 2, 0, 8, dtype=torch.bfloat16))
+    cache.target_layers[0].storage.begin(*torch.zeros(2, 2, 2, 0, 8, dtype=torch.bfloat16))
     with pytest.raises(TypeError, match=r"wants torch.float32, not .*bfloat16"):
         units(torch.zeros(2, 16), 1, cache, mask, mask)
-
-
-def test_only_real_positions_of_the_source_are_projected():
-    """What comes back is what a projection of everything gives, with zeros at padding, keys transposed in memory."""
-    real = torch.tensor([[1, 1, 1, 1], [0, 1, 1, 0], [0, 0, 0, 1]]).bool()
-    memory = torch.randn(3, 4, 6)
-    seen = []
-
-    def project(states):
-        seen.append(states.shape)
-        heads = states.view(*states.shape[:2], 2, 3).transpose(1, 2)
-        return 2 * heads, torch.cat([heads, -heads], dim=-1)
-
-    positions = RealPositions(real)
-    packed = positions.pack(memory)
-    for found, whole in zip(positions.project(project, packed), project(memory), strict=True):
-        assert torch.equal(found, whole * real[:, None, :, None])
-    assert seen == [(1, 7, 6), (3, 4, 6)]
-    assert positions.project(project, packed)[0].transpose(2, 3).is_contiguous()
 
 
 def test_memory_of_the_source_does_not_grow_with_the_beams(monkeypatch):

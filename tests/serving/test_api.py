@@ -827,7 +827,7 @@ def test_out_of_memory_in_one_batch_is_no_one_s_fault(toy, monkeypatch):
     """Its halves are translated; a text for which alone there is too little memory is an error of its request."""
     client = TestClient(make_app(toy, page=False))
     asked = {"q": SENTENCES[:6], "source": "en", "target": "de"}
-    before, sizes, room, search = client.post("/translate", json=asked).json(), [], 2, TranslationCall._with_terms
+    before, sizes, room, search = client.post("/translate", json=asked).json(), [], 2, TranslationCall._rows
 
     def small(run, sequences, *more):
         sizes.append(len(sequences))
@@ -835,7 +835,7 @@ def test_out_of_memory_in_one_batch_is_no_one_s_fault(toy, monkeypatch):
             raise torch.OutOfMemoryError("of the machine")
         return search(run, sequences, *more)
 
-    monkeypatch.setattr(TranslationCall, "_with_terms", small)
+    monkeypatch.setattr(TranslationCall, "_rows", small)
     assert client.post("/translate", json=asked).json() == before
     assert max(sizes) > 2
     room = 0

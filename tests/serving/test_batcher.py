@@ -17,10 +17,9 @@ from helpers.toy_translators import SENTENCES
 from hf_mlnmt import UserError
 from hf_mlnmt.generation import Hypothesis
 from hf_mlnmt.generation.translating.call import TranslationCall
-from hf_mlnmt.search.gpu import static_shapes
 from hf_mlnmt.search.rules import Rules
-from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut, _Request
-from hf_mlnmt.serving.fair_queue import Costs, Piece
+from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut
+from hf_mlnmt.serving.fair_queue import Costs
 from hf_mlnmt.serving.models import ServedModels
 
 
@@ -110,13 +109,12 @@ def test_draws_do_not_depend_on_the_batch(models, batcher):
     assert [best[0].text for best in together(batcher, SENTENCES[:10], **options)] == alone
 
 
-def test_terms_stay_in_a_request_as_they_were_chosen_first(models, batcher, caplog):
-    """Rounds of one request, each of a batch or more, beside another request; and no term is in the log."""
-    terms = {"dog": ["red child", "house"], "the": ["men", "rides"], "man": ["takes", "sees"], "red": "house " * 30}
-    options = {"num_beams": 4, "max_new_tokens": 12, "terms": terms, "terms_consistent": True}
+def test_terms_of_requests_beside_each_other(models, batcher, caplog):
+    """As of each alone; and no term is in the log."""
+    terms = {"dog": ["red child", "house"], "man": ["takes", "sees"], "red": "house " * 30}
+    options = {"num_beams": 4, "max_new_tokens": 12, "terms": terms}
     several = [" ".join(SENTENCES[2 * number : 2 * number + 2]) for number in range(8)]
     alone = [models.models[0].pipeline(texts, **options, split="sentences") for texts in (several, several[::-1])]
-    assert alone[0] != alone[1][::-1]
 
     async def ask():
         return await asyncio.gather(*(
@@ -169,7 +167,7 @@ def test_two_models_one_after_the_other(models, batcher):
     assert {len(best) for best in answer.texts} == {2}
     between = models.models[0].pipeline(SENTENCES[:3], num_beams=4, keep=["rides"])
     terms = {SENTENCES[0].split()[1]: "house", between[0].split()[0]: "the house"}  # of the last language alone
-    options = {"num_beams": 4, "terms": terms, "terms_ignore_case": True, "terms_consistent": True}
+    options = {"num_beams": 4, "terms": terms, "terms_ignore_case": True}
     answer = batcher.translate_now(SENTENCES[:3], "en", "fr", **options, keep=["rides"])
     last = models.models[1].pipeline(between, **options, keep=["rides"])
     assert [best[0].text for best in answer.texts] == last
@@ -320,86 +318,6 @@ def test_a_long_text_does_not_hold_up_a_short_one(models, monkeypatch, when):
         shorts[0].join()
     assert len(machine.batches) > 12
     assert [SHORT in batch for batch in machine.batches].index(True) == when  # the next one
-
-
-@pytest.fixture
-def card(monkeypatch):
-    """The CPU is searched on as a card is; how many sentences entered a search at once, and when."""
-    entered, enter = [], static_shapes.Running.enter
-    monkeypatch.setattr("hf_mlnmt.search.runs_ahead", lambda tensor: True)
-    monkeypatch.setattr("hf_mlnmt.generation.translating.searching.runs_alone", lambda model: True)
-    monkeypatch.setattr("hf_mlnmt.search.prepare.Text.ready", lambda *given: None)
-
-    def noted(running, sentences):
-        entered.append((running, running.width, len(sentences.ids)))
-        return enter(running, sentences)
-
-    monkeypatch.setattr(static_shapes.Running, "enter", noted)
-    return entered
-
-
-@pytest.mark.parametrize("beams", [1, 3])
-def test_on_a_card_pieces_join_a_search_that_runs(models, card, beams):
-    """As long as their line's turn is the first; and they get what they get alone."""
-    others = {1: 2, 3: 1}[beams]
-    with batching(models, batch_tokens=96) as batcher:
-        for width in (beams, others):  # the first search with some options prepares them
-            batcher.translate_now(SENTENCES[:1], "en", "de", num_beams=width)
-        card.clear()
-        counted, came = batcher.statistics.pieces, []
-
-        def ask():
-            came.append(batcher.translate_now(SENTENCES[60:62], "en", "de", num_beams=others))
-
-        thread, stepping = threading.Thread(target=ask), static_shapes.Stage.run
-
-        def run(stage):
-            if len(card) == 4 and not thread.ident:  # when it has gone on for a while
-                thread.start()
-                until(lambda: any(queue.uncut for queue in batcher._fair.queues.values()))
-            stepping(stage)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(static_shapes.Stage, "run", run)
-            answer = batcher.translate_now(SENTENCES[:60], "en", "de", num_beams=beams)
-        thread.join(30)
-        assert batcher.statistics.waiting == batcher._active == 0
-        assert batcher.statistics.pieces == counted + 62
-    first = card[0][0]
-    assert sum(running is first for running, _, _ in card) > 2  # others joined
-    (other,) = came
-    assert [width for _, width, _ in card].index(others) < len(card) - 1  # who came later had not to wait
-    pipeline = models.models[0].pipeline
-    for found, texts, width in ((answer, SENTENCES[:60], beams), (other, SENTENCES[60:62], others)):
-        assert [best[0].text for best in found.texts] == pipeline(texts, num_beams=width)
-
-
-def test_a_search_that_others_joined_and_that_fails_is_tried_again(models, card, monkeypatch):
-    tell = static_shapes.Running.tell
-
-    def fail(running, ended):
-        tell(running, ended)
-        raise RuntimeError("a fault")
-
-    with batching(models, batch_tokens=96) as batcher:
-        batcher.translate_now(SENTENCES[:1], "en", "de")
-        monkeypatch.setattr(static_shapes.Running, "tell", fail)
-        answer = batcher.translate_now(SENTENCES[:12], "en", "de")
-    assert [best[0].text for best in answer.texts] == models.models[0].pipeline(SENTENCES[:12])
-
-
-def test_a_joined_search_goes_on_for_who_is_left(batcher):
-    pieces = [Piece(0, n, _Request(None, [""]), 3, SimpleNamespace()) for n in range(2)]
-    told = []
-
-    def search_joined(inputs, room, abandoned, newcomers, ended):
-        for piece in pieces:
-            told.append(abandoned())
-            piece.request.future.cancel()
-        told.append(abandoned())
-
-    batcher._search_joined(SimpleNamespace(most=2, search_joined=search_joined), pieces)
-    assert told == [False, False, True]
 
 
 def test_who_comes_while_a_batch_is_searched_shares_its_tokens(models, monkeypatch):

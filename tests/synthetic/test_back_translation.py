@@ -22,10 +22,10 @@ from sacrebleu.metrics import CHRF
 from hf_mlnmt import UserError
 from hf_mlnmt.data.corpus import find_synthetic, read_manifest
 from hf_mlnmt.data.lines import problem_in
-from hf_mlnmt.generation import Hypothesis, TranslationPipeline
+from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.synthetic import methods
 from hf_mlnmt.generation.synthetic.back_translation import Method, Settings, Watcher, back_translate, text_lines
-from hf_mlnmt.generation.synthetic.journal import STATE, Journal
+from hf_mlnmt.generation.translating.journal import STATE, Journal
 
 FREE = {"drop": (), "max_new_tokens": 20}
 NAMES = ("source.txt", "target.txt", "manifest.json")
@@ -223,7 +223,6 @@ def test_what_was_changed_while_it_was_stopped_is_refused(texts, tmp_path, monke
         ("lines", 26),
         ("lines", 40),
         ("counts", {}),
-        ("warnings", ["a"]),
     ):
         content = json.loads(state)
         content["progress"][key] = value
@@ -355,31 +354,6 @@ def test_bad_lines_are_found_before_anything_is_translated(folder, tmp_path):
     manifest = back_translate(folder, [text], tmp_path / "out", Method("greedy"), Settings(bad_lines="drop", **FREE))
     assert lines_of(tmp_path / "out" / "target.txt") == ["fine", "fine too"]
     assert manifest.content["counts"]["dropped"] == {"empty or unreadable line of the text": 1}
-
-
-def test_text_of_the_wrong_language_warns_with_evidence(folder, texts, pipeline, tmp_path, monkeypatch):
-    """The model "translates" a language into itself, cuts it into short pieces, and spoils many outputs."""
-    warnings: list[str] = []
-    settings, watcher = Settings(drop=(), max_new_tokens=20), Watcher(warn=warnings.append)
-
-    def answer(change):
-        return lambda lines, *arguments, **more: [Hypothesis(change(line), 0.0, 0.0, 1) for line in lines]
-
-    monkeypatch.setattr(pipeline, "translate_lines", answer(lambda line: " ".join(line.split()[::-1])))
-    back_translate(folder, texts, tmp_path / "same", Method("greedy"), settings, watcher=watcher)
-    assert warnings[0].startswith("is the text in the language that the model translates into, and not from?")
-    assert "lines 100% of its words ('" in warnings[0]
-    assert read_manifest(tmp_path / "same").content["warnings"] == warnings
-    other = tmp_path / "other"
-    other.write_text("".join("".join(line.split()).upper() + "\n" for line in SENTENCES))
-    monkeypatch.setattr(pipeline, "translate_lines", answer(lambda line: "so " * 8 if "A" in line[3:] else "well"))
-    back_translate(folder, [other], tmp_path / "different", Method("greedy"), settings, watcher=watcher)
-    assert "lines into pieces of 1." in warnings[1]
-    number = sum("A" in line[3:] for line in other.read_text().splitlines())
-    assert f" {number} of its first {len(SENTENCES)} outputs are long or repeated" in warnings[1]  # and not twice that
-    monkeypatch.setattr(pipeline, "translate_lines", answer(lambda line: f"gut {len(line)}"))
-    back_translate(folder, texts, tmp_path / "right", Method("greedy"), settings, watcher=watcher)
-    assert len(warnings) == 2
 
 
 def test_text_that_the_model_does_not_read_is_refused(folder, tmp_path):

@@ -14,7 +14,7 @@ from helpers.searching import sources
 from helpers.toy_context import bigram_language_model, bigram_translator
 from reference.fusion import every_sequence, k_token_partition, log_partition
 
-from hf_mlnmt.search.trellis import END, Trellis
+from hf_mlnmt.search.recombination import END, Trellis
 from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.fusion_objectives import (
     FusionNBest,

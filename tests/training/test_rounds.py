@@ -16,7 +16,7 @@ from rich.console import Console
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.corpus import read_manifest
-from hf_mlnmt.generation.synthetic.journal import Journal
+from hf_mlnmt.generation.translating.journal import Journal
 from hf_mlnmt.training import read_recipe, run_recipe
 from hf_mlnmt.training.callbacks import ShowProgress
 from hf_mlnmt.training.preparation import RecipeCorpora

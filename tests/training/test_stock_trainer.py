@@ -8,7 +8,7 @@ from helpers.stock import stock
 from helpers.training_helpers import tiny_model
 from transformers import DataCollatorForSeq2Seq
 
-from hf_mlnmt.modeling.generation import logger
+from hf_mlnmt.modeling.upkeep import logger
 
 
 def test_the_loss_is_right_under_accumulation(tmp_path, tokenizer):

@@ -19,8 +19,8 @@ from transformers import AutoModelForSeq2SeqLM
 from hf_mlnmt import UserError
 from hf_mlnmt.data.corpus import read_manifest
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
-from hf_mlnmt.generation.synthetic.journal import Journal
 from hf_mlnmt.generation.synthetic.methods import USUAL
+from hf_mlnmt.generation.translating.journal import Journal
 from hf_mlnmt.training import TwoFiles, run, students, train_pair
 from hf_mlnmt.training.callbacks import DrawCurves, ShowProgress
 from hf_mlnmt.training.quantisation_aware import RoundedProducts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hf_mlnmt import UserError, config_for
+from hf_mlnmt.reports.facts import citation_of
 from hf_mlnmt.zoo.systems import FUSION, SYSTEMS, architecture_of, architectures, find_system, list_systems
 
 
@@ -12,7 +13,7 @@ from hf_mlnmt.zoo.systems import FUSION, SYSTEMS, architecture_of, architectures
 def test_every_entry_says_what_it_is_and_builds_a_config(entry):
     assert 0 < len(entry.title) + len(entry.clause) < 100
     assert set(entry.fields) <= set(entry.architecture.config_class.__dataclass_fields__)
-    assert entry.architecture.head_class.citation.startswith("@")
+    assert str(citation_of(entry.architecture.head_class)).startswith("@")
 
 
 def test_architectures_are_the_classes_own():

@@ -309,7 +309,7 @@ def test_published_code_imports_only_torch_and_transformers(member, read_without
                 assert words[1].startswith(".") or words[1].split(".")[0] in allowed | optional, f"{path.name}: {line}"
 
 
-BASELINE = {"attention", "configuration", "generation", "layers", "linear", "loss", "outputs", "positions", "releases"}
+BASELINE = {"attention", "configuration", "generation", "layers", "linear", "loss", "outputs", "releases"}
 BASELINE |= {"stack", "transformer"}
 
 

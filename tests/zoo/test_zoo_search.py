@@ -19,8 +19,6 @@ from hf_mlnmt.modeling.ssru import SSRU
 from hf_mlnmt.search import transformer
 from hf_mlnmt.search.cpu.native import library
 from hf_mlnmt.search.cpu.step import ACTIVATIONS
-from hf_mlnmt.search.loop import SearchBatch
-from hf_mlnmt.search.rules import Drafts
 from hf_mlnmt.search.transformer import TransformerState
 
 # Random weights hardly ever end a sentence by themselves: the longer, the likelier </s> is made.
@@ -59,22 +57,6 @@ def test_a_prompt_of_several_tokens(model, batch, monkeypatch):
     assert_equal_loops(model, monkeypatch, **arguments, **LIVELY)
 
 
-def test_drafts(model, batch, monkeypatch):
-    """What is found is that without; what agrees of a draft takes no steps, in each sentence as far as it goes."""
-    steps, step = [], SearchBatch.step
-    monkeypatch.setattr(SearchBatch, "step", lambda self, *a: (steps.append(len(self.ids)), step(self, *a))[1])
-    options = {**ENDING, "max_new_tokens": 8, "do_sample": False}
-    plain = model.generate(**batch.encoder_inputs, **options)
-    without = len(steps)
-    rows = [row[1 : row.index(1)] if 1 in row else row[1:] for row in plain.tolist()]
-    assert model.generate(**batch.encoder_inputs, **options, logits_processor=[Drafts(rows)]).tolist() == plain.tolist()
-    assert len(steps) == without  # none but of the first call
-    mixed = [[], *([*row[:number], *row[number + 1 :], 5] for number, row in enumerate(rows[1:], 1))]
-    for drafts in (mixed, mixed[::-1]):
-        found = model.generate(**batch.encoder_inputs, **options, logits_processor=[Drafts(drafts)])
-        assert found.tolist() == plain.tolist()
-
-
 def test_steps_are_compiled(member, model):
     """Those of the baseline's layers and of SSRU; every system is known to this package's loop."""
     assert search.decoder_of(model).why_not(model, {}) is None
@@ -105,7 +87,6 @@ def test_a_family_that_nobody_knows(system, batch, monkeypatch):
     monkeypatch.setattr(transformer, "find_family", lambda *a: None)
     for how in BEAMS:
         assert_finds_what_transformers_finds(system.model(), batch, monkeypatch, how)
-    test_drafts(system.model(), batch, monkeypatch)
 
 
 def test_pruned_histories(member, model, batch, monkeypatch):

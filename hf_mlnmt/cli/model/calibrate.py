@@ -22,15 +22,14 @@ def calibrate(
     """Fit confidences to a development set, and keep them in the model's generation_config.json.
 
     Translations are made as ever and compared with the references: `translate --confidence` then says how sure the
-    model is of each, and `translate` warns once where texts are far from what the model knows. Take sentences that the
-    model was not trained on, 100 or more.
+    model is of each. Take sentences that the model was not trained on, 100 or more.
 
     Example:
 
         hf-mlnmt model calibrate runs/demo/average --source val.en.gz --reference val.de.gz
     """
     options.use_machine()
-    from hf_mlnmt.generation.choosing.calibrating import calibrate_folder
+    from hf_mlnmt.generation.choosing.confidence import calibrate_folder
 
     found = calibrate_folder(model, source, reference, decoding, device)
-    typer.echo(f"{model}: calibrated on {found.sentences:,} sentences, usual score {found.usual:.2f}", err=True)
+    typer.echo(f"{model}: calibrated on {found.sentences:,} sentences", err=True)

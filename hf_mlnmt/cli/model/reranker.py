@@ -23,9 +23,6 @@ def reranker(
         metavar="NAME",
     ),
     metric: Literal["BLEU", "chrF"] = option("BLEU", "What of the development set is to become best."),
-    by: Literal["sentence", "document"] = option(
-        "sentence", "document: language models and commands also see the sentences before (docs/decoding.md)."
-    ),
     samples: int = option(64, "With --sample: so many candidates of each sentence.", min=2, max=10_000),
     seed: int = option(1, "Of the search for weights, and of --sample.", min=0),
     device: options.Device = None,
@@ -55,7 +52,6 @@ def reranker(
         replace(decoding, seed=seed if decoding.do_sample else None),
         metric=metric,
         samples=samples,
-        by=by,
         seed=seed,
         device=device,
         shown=decoding.progress,

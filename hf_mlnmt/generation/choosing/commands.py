@@ -21,7 +21,7 @@ SECONDS = 600.0  # without a line, after which a command counts as hanging
 
 
 class LineScorer:
-    """A running command; `scorer([("Hello.", "Hallo."), ...])` returns its numbers.
+    """Runs a command that scores lines; `scorer([("Hello.", "Hallo."), ...])` returns its numbers.
 
     Args:
         command: as in a shell, without pipes. what: the option's name, for messages.
@@ -110,7 +110,7 @@ class LineScorer:
         return number
 
     def close(self) -> None:
-        """Ends the command."""
+        """Ends the command's process."""
         if self.process is not None:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()

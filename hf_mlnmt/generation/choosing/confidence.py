@@ -6,74 +6,36 @@ References: Zadrozny and Elkan 2002, "Transforming Classifier Scores into Accura
 (1) of a translation:  the chrF, 0 to 1, that translations of its score had on the development set: isotonic regression
     on s, the mean ln P of its subwords, its end counted; linear between the knots
 (2) of a word:  1 / (1 + exp(-(a m + b))),  m the least ln P of its subwords, fitted to whether the reference has it
-(3) far:  s is below the score that one in a hundred translations of the development set is below
 
-It is kept in the model's generation_config.json under "confidence"; calibrating.py fits it.
+They are fitted here, kept in the model's generation_config.json under "confidence", and computed by `Calibration`
+(translating/hypotheses.py).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import replace
+from difflib import SequenceMatcher
+from pathlib import Path
 
 import numpy as np
 
 from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import keeping, write_json
+from hf_mlnmt.common.languages import check_files
+from hf_mlnmt.common.model_folder import GENERATION_CONFIG, check_model_folder, read_part
+from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.generation.translating.call import TranslationCall
+from hf_mlnmt.generation.translating.hypotheses import CONFIDENCE, Calibration, mean
+from hf_mlnmt.generation.translating.options import DecodingOptions
+from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
 
-KEY = "confidence"
 FEWEST = 100  # sentences of a development set
 KNOTS = 20
-FAR = 0.01  # of the development set
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """Equations 1 to 3 of a model: ascending knots of the isotonic regression; a and b; far; the median score; and how
-    many sentences it was made from."""
-
-    scores: list[float]
-    values: list[float]
-    word: list[float]
-    far: float
-    usual: float
-    sentences: int
-
-    @classmethod
-    def of(cls, generation_config: Any) -> Calibration | None:
-        """Returns a model's calibration, or None. Raises: UserError for one that is damaged."""
-        given = getattr(generation_config, KEY, None)
-        if given is None:
-            return None
-        try:
-            known = cls(**given)
-            numbers = [*known.scores, *known.values, *known.word, known.far, known.usual]
-            good = len(known.scores) == len(known.values) > 0 and len(known.word) == 2
-            if not (good and all(map(math.isfinite, numbers)) and known.scores == sorted(known.scores)):
-                raise ValueError("knots")
-        except (TypeError, ValueError) as error:
-            raise UserError(
-                f"generation_config.json: '{KEY}' is no calibration. Make it again: hf-mlnmt model calibrate."
-            ) from error
-        return known
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns it as it is kept."""
-        return asdict(self)
-
-    def of_translation(self, score: float) -> float:
-        """Returns equation 1."""
-        return float(np.interp(score, self.scores, self.values))
-
-    def of_word(self, least: float) -> float:
-        """Returns equation 2."""
-        a, b = self.word
-        return 1 / (1 + math.exp(min(700.0, -(a * least + b))))
 
 
 def calibrate(scores: Sequence[float], qualities: Sequence[float], words: Sequence[tuple[float, bool]]) -> Calibration:
-    """Fits equations 1 to 3.
+    """Fits equations 1 and 2.
 
     Args:
         scores: of the translations of a development set. qualities: their sentence chrF, 0 to 1.
@@ -99,7 +61,60 @@ def calibrate(scores: Sequence[float], qualities: Sequence[float], words: Sequen
         knots.tolist(),
         np.round(steps.predict(knots), 4).tolist(),
         [round(a, 4), round(b, 4)],
-        round(float(np.quantile(scores, FAR)), 4),
-        round(float(np.median(scores)), 4),
         len(scores),
     )
+
+
+class _AsTheyAre:
+    """Stands in for a Calibration; returns the scores unchanged."""
+
+    def of_translation(self, score: float) -> float:
+        return score
+
+    of_word = of_translation
+
+
+def calibrate_folder(
+    folder: Path, source: Path, reference: Path, decoding: DecodingOptions, device: str | None = None
+) -> Calibration:
+    """Fits confidences to the translations of a development set, and writes them into the folder's generation config.
+
+    Raises: UserError for files of different lengths, or of fewer than 100 sentences.
+    """
+    check_files(check_model_folder(folder), [source], [reference], decoding.told)
+    texts, references = (list(read_lines(path)) for path in (source, reference))
+    if len(texts) != len(references):
+        raise UserError(f"{source} has {len(texts)} lines, {reference} {len(references)}: give a reference for each.")
+    found = calibration_of(TranslationPipeline.from_pretrained(str(folder), device=device), texts, references, decoding)
+    settings = read_part(folder, GENERATION_CONFIG)
+    settings.pop("_from_model_config", None)  # or generate() takes what the model's config says, and this is lost
+    with keeping(()):  # this file of the model is read and written
+        write_json(folder / GENERATION_CONFIG, {**settings, CONFIDENCE: found.to_dict()})
+    return found
+
+
+def calibration_of(
+    pipeline: TranslationPipeline, texts: Sequence[str], references: Sequence[str], decoding: DecodingOptions
+) -> Calibration:
+    """Fits confidences to a pipeline's translations of texts with references."""
+    from sacrebleu import CHRF
+
+    call = TranslationCall(pipeline, replace(decoding, num_return_sequences=1, confidence=False))
+    call.calibration, call.options = _AsTheyAre(), replace(call.options, confidence=True)  # type: ignore[assignment]
+    best, metric = [row[0] for row in call.translate(texts, 1, lambda done: None)], CHRF()
+    qualities = [metric.sentence_score(each.text, [right]).score / 100 for each, right in zip(best, references)]
+    words = [
+        pair
+        for each, right in zip(best, references)
+        for pair in zip(each.word_confidences or (), words_in_reference(each.text, right), strict=True)
+    ]
+    return calibrate([mean(each) for each in best], qualities, words)
+
+
+def words_in_reference(translation: str, reference: str) -> list[bool]:
+    """Returns for each word of a translation whether the reference has it at its place (difflib's matching blocks)."""
+    words, expected = translation.split(), reference.split()
+    found = [False] * len(words)
+    for first, _, size in SequenceMatcher(None, words, expected, autojunk=False).get_matching_blocks():
+        found[first : first + size] = [True] * size
+    return found

@@ -6,12 +6,11 @@ the mean of the last states over the real positions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 from hf_mlnmt.common.errors import UserError
@@ -102,10 +101,15 @@ def embed_texts(
     for batch in batches_by_tokens([len(ids[i]) for i in real], BATCH_TOKENS):
         input_ids, mask = pad([ids[real[i]] for i in batch], parts.source.pad_token_id or 0, model.device)
         try:
-            embedded = _embed(model, input_ids, mask, options).float().cpu().numpy()
+            if hasattr(model, "embed"):
+                embedded = model.embed(input_ids=input_ids, attention_mask=mask, **options)
+            else:  # of another package
+                states = model.get_encoder()(input_ids=input_ids, attention_mask=mask).last_hidden_state
+                embedded = pooled_states(states, mask, pooling)
         except ValueError as error:
             raise UserError(str(error)) from error
-        vectors |= {real[i]: vector for i, vector in zip(batch, embedded, strict=True)}
+        found = embedded.float().cpu().numpy()
+        vectors |= {real[i]: vector for i, vector in zip(batch, found, strict=True)}
         if progress:
             progress(len(batch))
     zeros = np.zeros_like(vectors[real[0]])
@@ -127,7 +131,7 @@ def default_pooling(model: Any) -> str:
 
 
 def _told(parts: Parts, language: str | None, target: str | None) -> Direction:
-    """Returns the marks that stand before a text, or are set in the tokenizer."""
+    """Returns the Direction that tells the encoder the text's language, and the target's if one is given."""
     if has_modules(parts.model):
         if target is not None:
             raise UserError(f"target_language {target!r}: the encoders of this model see no target. Leave it out.")
@@ -135,15 +139,6 @@ def _told(parts: Parts, language: str | None, target: str | None) -> Direction:
     if target is None and not hasattr(parts.source, "src_lang"):
         return Direction()
     return direction(parts.model, parts.source, language, target or language)
-
-
-def _embed(model: Any, input_ids: Tensor, mask: Tensor, options: Mapping[str, Any]) -> Tensor:
-    """Calls `model.embed`, or takes the mean of the states of a model of another package."""
-    inputs = {"input_ids": input_ids, "attention_mask": mask}
-    if hasattr(model, "embed"):
-        embedded: Tensor = model.embed(**inputs, **options)
-        return embedded
-    return pooled_states(model.get_encoder()(**inputs).last_hidden_state, mask, options["pooling"])
 
 
 def normalised(vectors: np.ndarray) -> np.ndarray:

@@ -25,13 +25,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.data.lines import read_lines
+
+if TYPE_CHECKING:
+    from hf_mlnmt.generation.translating.hypotheses import Hypothesis
 
 Utility = Callable[[str, Sequence[str], Sequence[str]], Any]
 NAMES = ("chrf", "chrf-pairwise", "bleu")
@@ -121,10 +125,12 @@ def bleu(candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
 
 
 class MinimumRisk:
-    """The order of candidates by equation 1: the best first, equal ones once."""
+    """Ranks candidates by equation 1, the best first; equal ones count as one."""
+
+    names = ()  # of features that a search is to add
 
     def __init__(self, utility: Any = "chrf", device: str | None = None, language: str | None = None) -> None:
-        """Takes what `utility_of` does."""
+        """Arguments: those of `utility_of`."""
         self.utility = utility_of(utility, device, language)
 
     def __call__(self, source: str, candidates: Sequence[str], count: int) -> list[tuple[int, float]]:
@@ -137,6 +143,23 @@ class MinimumRisk:
         order = np.argsort(-values, kind="stable")[:count].tolist()
         ranked = [(different[i], float(values[i])) for i in order]
         return ranked + ranked[-1:] * (count - len(ranked))
+
+    def choose(
+        self, sources: Sequence[str], candidates: Sequence[Sequence[Hypothesis]], count: int, own: Any = None
+    ) -> list[list[tuple[int, Hypothesis]]]:
+        """Returns of each source (place among its candidates, candidate) of the best ones; scores: expected utility."""
+        return [
+            [
+                (place, replace(row[place], score=utility))
+                for place, utility in self(source, [each.text for each in row], count)
+            ]
+            for source, row in zip(sources, candidates, strict=True)
+        ]
+
+    @staticmethod
+    def of_text(scores: Sequence[float]) -> float:
+        """Returns the score of a text from those of its sentences: their mean."""
+        return sum(scores) / max(1, len(scores))
 
     def best(self, source: str, candidates: Sequence[str]) -> str:
         """Returns the candidate of the least risk."""

@@ -18,10 +18,6 @@ tuning.py); Yee et al. 2019, "Simple and Effective Noisy Channel Modeling for Ne
 | reverse=MODEL | ln P(x|y) of a model of the other direction |
 | language-model=MODEL | ln P(y) of a causal language model |
 | command=COMMAND | the number that a command writes for a line of x, tab, y (commands.py) |
-
-By document the sentences of a text are chosen one after the other, and language models and commands also see what was
-chosen for the `CONTEXT` sentences before: ln P(before y) - ln P(before), and a third part of the line. What other
-features say of a document is the sum over its sentences, so that for them by document is by sentence.
 """
 
 from __future__ import annotations
@@ -36,14 +32,20 @@ import numpy as np
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.languages import check_direction
+from hf_mlnmt.common.made_from import identity_of_model
+from hf_mlnmt.generation.choosing.commands import LineScorer
+from hf_mlnmt.generation.translating.batches import Generated, batches_by_tokens, negative_logs, token_logs_of
+from hf_mlnmt.generation.translating.directions import Direction, between, is_told
+from hf_mlnmt.generation.translating.hypotheses import Candidate, Hypothesis
+from hf_mlnmt.generation.translating.loading import Parts, load, load_scored
+from hf_mlnmt.generation.translating.segments import TextEncoder
+from hf_mlnmt.zoo.systems import positions_of
 
-IN_CONTEXT = ("language-model", "command")
-CONTEXT = 3
 BATCH_TOKENS = 4096
 
 
 class Reranker:
-    """Features of candidates, and the order that their weights give them.
+    """Computes features of candidates, and chooses the best ones by the features' weighted sum.
 
     Args:
         content: what `options.checked_reranker` returned.
@@ -61,7 +63,7 @@ class Reranker:
     ):
         self.names = list(content["features"])
         self.weights = np.array(list(content["features"].values()), float)
-        self.by_document, self.keeps_all = content.get("by") == "document", False
+        self.keeps_all = False
         _check_made_from(content.get("made_from") or {}, name)
         source, target = languages
         ways = {"translation": (source, target), "reverse": (target, source), "language-model": (None, target)}
@@ -71,7 +73,7 @@ class Reranker:
         self.scorers = {name: _scorer(name, device, languages) for name in self.names if "=" in name}
 
     def keeping_all(self) -> Reranker:
-        """Returns one that gives candidates their features and does not choose, for the search for weights."""
+        """Returns a copy that gives candidates their features and keeps all of them, for fitting weights."""
         new = copy.copy(self)
         new.keeps_all = True
         return new
@@ -79,7 +81,7 @@ class Reranker:
     def features(
         self, sources: Sequence[str], candidates: Sequence[Sequence[Any]], own: Mapping[str, Sequence[float]]
     ) -> list[np.ndarray]:
-        """Returns (candidates, features) of each source; by document, 0 for those that see a context.
+        """Returns (candidates, features) of each source.
 
         Args:
             candidates: of each source; each a Hypothesis with its log probability.
@@ -90,10 +92,8 @@ class Reranker:
         texts = [each.text for each in flat]
         columns: list[Sequence[float]] = []
         for name in self.names:
-            if self.by_document and name.partition("=")[0] in IN_CONTEXT:
-                columns.append([0.0] * len(flat))
-            elif name in self.scorers:
-                columns.append(self.scorers[name](of_flat, texts, None))
+            if name in self.scorers:
+                columns.append(self.scorers[name](of_flat, texts))
             elif name in own:
                 columns.append(own[name])
             else:
@@ -105,51 +105,38 @@ class Reranker:
             raise UserError(f"rerank: the feature {name} is not a finite number for some candidate.")
         return np.split(values, np.cumsum([len(row) for row in candidates])[:-1])
 
-    def in_context(self, source: str, candidates: Sequence[Any], before: Sequence[str]) -> list[Any]:
-        """Returns the candidates of a source with the values of features that see a context.
+    def choose(
+        self,
+        sources: Sequence[str],
+        candidates: Sequence[Sequence[Hypothesis]],
+        count: int,
+        own: Mapping[str, Sequence[float]],
+    ) -> list[list[tuple[int, Hypothesis]]]:
+        """Returns of each source (place among its candidates, candidate) of the best ones, scored by equation 1.
 
-        before: the translations of the sentences before, of which the last CONTEXT are shown.
+        Of equal texts the better one counts, and the last one again where fewer are different. `own`: as of `features`.
         """
-        context, texts = " ".join(filter(None, before[-CONTEXT:])), [each.text for each in candidates]
-        values = np.array([each.features for each in candidates], float).reshape(len(texts), len(self.names))
-        for number, name in enumerate(self.names):
-            if name.partition("=")[0] in IN_CONTEXT:
-                values[:, number] = self.scorers[name]([source] * len(texts), texts, context)
-        return [replace(each, features=tuple(row)) for each, row in zip(candidates, values.tolist(), strict=True)]
-
-    def chosen_in_context(
-        self, sources: Mapping[int, str], candidates: Mapping[int, Sequence[Any]]
-    ) -> dict[int, list[Any]]:
-        """Returns the best candidate of each sentence of a text, in a list: one after the other, in their order."""
-        chosen: dict[int, list[Any]] = {}
-        for number in sorted(candidates):
-            before = [best.text for each in chosen.values() for best in each]
-            _, chosen[number] = self.best(self.in_context(sources[number], candidates[number], before), 1)
+        chosen = list[list[tuple[int, Hypothesis]]]()
+        for row, values in zip(candidates, self.features(sources, candidates, own), strict=True):
+            new = [Candidate(**vars(each), features=tuple(of)) for each, of in zip(row, values.tolist(), strict=True)]
+            if self.keeps_all:
+                chosen.append([*enumerate(new)])
+                continue
+            scores, first = values @ self.weights, dict[str, int]()
+            for place in np.argsort(-scores, kind="stable").tolist():
+                first.setdefault(new[place].text, place)
+            places = ([*first.values()] + [*first.values()][-1:] * count)[:count]
+            chosen.append([(place, replace(new[place], score=float(scores[place]))) for place in places])
         return chosen
 
-    def ranked(self, candidates: Sequence[Any], count: int) -> list[int]:
-        """Returns the places of the best candidates by equation 1, of which each has its `features`; of equal ones the
-        first, and of equal texts the better; the last again where fewer are different."""
-        scores = np.array([each.features for each in candidates], float).reshape(-1, len(self.names)) @ self.weights
-        order: list[int] = []
-        seen: set[str] = set()
-        for place in np.argsort(-scores, kind="stable").tolist():
-            if candidates[place].text not in seen:
-                order.append(place)
-                seen.add(candidates[place].text)
-        return (order + order[-1:] * count)[:count]
-
-    def best(self, candidates: Sequence[Any], count: int) -> tuple[list[int], list[Any]]:
-        """Returns the places of `ranked`, and these candidates with scores by equation 1."""
-        places = self.ranked(candidates, count)
-        scores = [float(np.dot(candidates[place].features, self.weights)) for place in places]
-        return places, [replace(candidates[place], score=score) for place, score in zip(places, scores)]
+    @staticmethod
+    def of_text(scores: Sequence[float]) -> float:
+        """Returns the score of a text from those of its sentences: their sum."""
+        return sum(scores)
 
 
 def _check_made_from(made_from: Mapping[str, Any], name: str) -> None:
     """Raises UserError where a model has other files than when the weights were made."""
-    from hf_mlnmt.generation.synthetic.journal import identity_of_model
-
     then = {feature.partition("=")[2]: known for feature, known in made_from.get("models", {}).items()}
     if name and made_from.get("model"):
         then[name] = made_from["model"]
@@ -161,33 +148,26 @@ def _check_made_from(made_from: Mapping[str, Any], name: str) -> None:
             )
 
 
-Scorer = Callable[[Sequence[str], Sequence[str], str | None], list[float]]
-"""(source of each text, texts, what stands before them or None) -> a number for each text."""
+Scorer = Callable[[Sequence[str], Sequence[str]], list[float]]
+"""(source of each text, texts) -> a number for each text."""
 
 
 def _scorer(name: str, device: str | None, languages: tuple[str | None, str | None]) -> Scorer:
     kind, _, what = name.partition("=")
     if kind == "command":
-        from hf_mlnmt.generation.choosing.commands import LineScorer
-
         run = LineScorer(what, name)
-        return lambda sources, texts, before: run(
-            [(*row, *([before] if before is not None else [])) for row in zip(sources, texts)]
-        )
+        return lambda sources, texts: run([*zip(sources, texts)])
     if kind == "language-model":
         return _language_model(name, what, device)
     return _translation_model(name, what, device, languages, kind == "reverse")
 
 
 def _language_model(name: str, folder: str, device: str | None) -> Scorer:
-    from hf_mlnmt.generation.translating.batches import batches_by_tokens, negative_logs
-    from hf_mlnmt.generation.translating.loading import load_scored
-
     model, tokenizers = load_scored(folder, device)
     if model.config.is_encoder_decoder or getattr(model, "logits_are_scores", False):
         raise UserError(f"{name}: is no language model; a translation model is translation=... or reverse=....")
 
-    def logs(texts: Sequence[str]) -> list[float]:
+    def score(sources: Sequence[str], texts: Sequence[str]) -> list[float]:
         ids = [encoded.tolist() for encoded in tokenizers.encode_target(texts)]
         _check_lengths(name, model.config, ids)
         found = [0.0] * len(ids)
@@ -198,23 +178,15 @@ def _language_model(name: str, folder: str, device: str | None) -> Scorer:
                     found[i] = -value
         return found
 
-    def score(sources: Sequence[str], texts: Sequence[str], before: str | None) -> list[float]:
-        if not before:
-            return logs(texts)
-        *whole, first = logs([*(f"{before} {text}" for text in texts), before])
-        return [value - first for value in whole]
-
     return score
 
 
 def _translation_model(
     name: str, folder: str, device: str | None, languages: tuple[str | None, str | None], reverse: bool
 ) -> Scorer:
-    from hf_mlnmt.generation.translating.loading import load
-
     _, given = given_translations(load(folder, device, fast=True), folder, languages[::-1] if reverse else languages)
 
-    def score(sources: Sequence[str], texts: Sequence[str], before: str | None) -> list[float]:
+    def score(sources: Sequence[str], texts: Sequence[str]) -> list[float]:
         inputs, outputs = (texts, sources) if reverse else (sources, texts)
         return [total for _, _, total in given(inputs, outputs, name)]
 
@@ -226,13 +198,12 @@ Given = tuple[list[int], list[float], float]
 
 
 def given_translations(
-    parts: Any, folder: str, pair: tuple[str | None, str | None], prefix: str | None = None
-) -> tuple[Any, Callable[[Sequence[str], Sequence[str], str], list[Given]]]:
-    """Returns a model's Direction, and (sources, translations, name for messages) -> what it makes of each."""
-    from hf_mlnmt.generation.translating.batches import Generated, batches_by_tokens, token_logs_of
-    from hf_mlnmt.generation.translating.directions import between, is_told
-    from hf_mlnmt.generation.translating.segments import TextEncoder
+    parts: Parts, folder: str, pair: tuple[str | None, str | None], prefix: str | None = None
+) -> tuple[Direction, Callable[[Sequence[str], Sequence[str], str], list[Given]]]:
+    """Returns a model's Direction, and a function that scores translations that are given to it.
 
+    The function takes sources, translations and a name for messages, and returns a `Given` for each translation.
+    """
     parts, way = between(parts, *(pair if is_told(parts.model, parts.source) else (None, None)), folder)
     encoder = TextEncoder(parts.tokenizers, way, prefix)
     forced = way.generate.get("forced_bos_token_id", parts.model.generation_config.forced_bos_token_id)
@@ -259,8 +230,6 @@ def given_translations(
 
 
 def _check_lengths(name: str, config: Any, sequences: Sequence[Sequence[int]]) -> None:
-    from hf_mlnmt.zoo.systems import positions_of
-
     longest = max(map(len, sequences), default=0)
     if longest > (positions_of(config) or math.inf):
         raise UserError(f"{name}: a text of {longest} subwords is longer than it reads, {positions_of(config)}.")

@@ -13,9 +13,8 @@ from __future__ import annotations
 import bisect
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -52,14 +51,14 @@ def phrases_of(given: Any, what: str) -> Phrases:
 
 
 class Asked(NamedTuple):
-    """The beginning of a translation: the tokens that it has, then bytes that its next tokens spell, or go beyond."""
+    """How a translation must begin: with the tokens `ids`, then with any tokens whose bytes begin with `rest`."""
 
     ids: list[int]
     rest: bytes
 
 
 class Spelling:
-    """The tokens of the target side as the bytes that they add to a text; special tokens add none and spell nothing."""
+    """Maps each token of the target side to the bytes that it adds to a text; special tokens add none."""
 
     def __init__(self, tokenizer: Any):
         self.tokenizer = own_copy(tokenizer)
@@ -87,7 +86,7 @@ class Spelling:
 
     @cached_property
     def plain(self) -> list[tuple[bytes, int]]:
-        """Returns the tokens that spell something, with `plain` of their bytes, by which they are sorted."""
+        """Returns (`plain` of a token's bytes, token) of all tokens that spell something, sorted."""
         return sorted((plain(of_token), number) for of_token, number in self.ordered)
 
     @cached_property
@@ -100,17 +99,12 @@ class Spelling:
         return b"\0".join(of_token for of_token, _ in self.plain)
 
     def beginning_with(self, beginnings: Iterable[bytes], inside: bytes) -> list[tuple[bytes, int]]:
-        """Returns the tokens of `plain` that begin with one of some bytes, or have others anywhere inside."""
+        """Returns the entries of `plain` that begin with one of some bytes, or contain `inside`."""
         found = [each for each in self.plain if inside in each[0]] if inside in self._joined else []
-        for beginning in beginnings:
-            for at in range(bisect.bisect_left(self.plain, (beginning,)), len(self.plain)):
-                if not self.plain[at][0].startswith(beginning):
-                    break
-                found.append(self.plain[at])
-        return found
+        return found + [each for beginning in beginnings for each in _beginning_with(self.plain, beginning)]
 
     def ids(self, text: str) -> list[int]:
-        """Returns the tokens of a text as the target's side has them, without special ones but the unknown one."""
+        """Tokenizes a text of the target side, without special tokens except the unknown one."""
         if not text:
             return []
         if getattr(self.tokenizer, "tgt_lang", "") is None:  # a language's code is put there, any will do
@@ -119,21 +113,14 @@ class Spelling:
         return [token for token in ids.tolist() if token not in self.special or token == self.tokenizer.unk_token_id]
 
     def spelt(self, ids: Sequence[int]) -> bytes:
-        """Returns the bytes that tokens add; a model may have more tokens than its tokenizer."""
-        try:
-            return b"".join(map(self.bytes.__getitem__, ids))
-        except IndexError:
-            return b"".join(self.bytes[token] for token in ids if token < len(self.bytes))
+        """Returns the bytes that tokens add to a text; ids that the tokenizer has not add none."""
+        return b"".join(self.bytes[token] for token in ids if token < len(self.bytes))
 
     def continuing(self, rest: bytes) -> list[int]:
         """Returns the tokens that can come next where a text goes on with `rest`, which is not empty: those that begin
         with it, and those that it begins with and behind which others can spell what is left."""
         if rest not in self.known:
-            first = bisect.bisect_left(self.ordered, (rest,))
-            beyond = first
-            while beyond < len(self.ordered) and self.ordered[beyond][0].startswith(rest):
-                beyond += 1
-            allowed = [number for _, number in self.ordered[first:beyond]]
+            allowed = [number for _, number in _beginning_with(self.ordered, rest)]
             for end in range(1, len(rest)):
                 if parts := self.exactly(rest[:end]):
                     allowed += parts if self.continuing(rest[end:]) else []
@@ -141,12 +128,12 @@ class Spelling:
         return self.known[rest]
 
     def exactly(self, spelt: bytes) -> list[int]:
-        """Returns the tokens that add these bytes: a piece, perhaps a byte."""
+        """Returns the tokens with exactly these bytes: a piece, a byte of byte fallback, or both."""
         first = bisect.bisect_left(self.ordered, (spelt,))
         return [number for of_token, number in self.ordered[first : first + 3] if of_token == spelt]
 
     def prefix(self, text: str, processing: Any, where: str) -> Asked:
-        """Returns the beginning of a translation that is `text`; white space at its end ends its last word.
+        """Returns how a translation must begin to have the prefix `text`; white space at its end ends its last word.
 
         Raises: UserError where the vocabulary cannot spell it.
         """
@@ -182,11 +169,17 @@ class Spelling:
         return list(filter(None, ways))
 
 
+def _beginning_with(ordered: list[tuple[bytes, int]], beginning: bytes) -> list[tuple[bytes, int]]:
+    """Returns the entries of a sorted list of (bytes of a token, token) whose bytes begin with `beginning`."""
+    first = bisect.bisect_left(ordered, (beginning,))
+    return ordered[first : bisect.bisect_right(ordered, beginning, first, key=lambda each: each[0][: len(beginning)])]
+
+
 _SPELLINGS: WeakKeyDictionary[Any, Spelling] = WeakKeyDictionary()
 
 
 def spelling_of(tokenizer: Any) -> Spelling:
-    """Returns the spelling of a tokenizer, made once."""
+    """Returns the Spelling of a tokenizer; makes it at the first call."""
     if tokenizer not in _SPELLINGS:
         _SPELLINGS[tokenizer] = Spelling(tokenizer)
     return _SPELLINGS[tokenizer]
@@ -201,7 +194,7 @@ class Demand(NamedTuple):
 
 
 def constraints_of(demands: Iterable[Demand]) -> list[tuple[tuple[int, ...], ...]]:
-    """Returns the constraints of a search, each as often as it is to be met; the same of two demands is one."""
+    """Makes constraints of a search from demands: each is repeated `times` times, equal ones are merged."""
     times: Counter[tuple[tuple[int, ...], ...]] = Counter()
     for demand in demands:
         if demand.ids:
@@ -219,14 +212,10 @@ class Terms:
         for source, targets in terms.items():
             self.targets.setdefault(self.fold(" ".join(source.split())), []).extend(targets)
 
-    def of(self, text: str, chosen: Mapping[str, list[str]] = MappingProxyType({})) -> dict[str, list[list[int]]]:
-        """Returns the terms in a text, each with the tokens of its translations, or of those that are chosen."""
+    def of(self, text: str) -> dict[str, list[list[int]]]:
+        """Returns the terms in a text, each with the tokens of its translations."""
         return {
-            term: [
-                ids
-                for target in chosen.get(term, self.targets[term])
-                for ids in self.spelling.inside(target, self.processing)
-            ]
+            term: [ids for target in self.targets[term] for ids in self.spelling.inside(target, self.processing)]
             for term in self.found(text)
         }
 
@@ -237,49 +226,12 @@ class Terms:
         matches = re.finditer("|".join(f"({as_word(term)})" for term in there), text) if there else ()
         return list(dict.fromkeys(there[match.lastindex - 1] for match in matches if match.lastindex))
 
-    def first_in(self, translation: str, term: str) -> list[str]:
-        """Returns the translation of a term that stands first in a text, the longest of several there; [] for none."""
-        shown = {target: self.processing.undo(self.processing.apply(target)) for target in self.targets[term]}
-        places = [
-            (match.start(), -len(text), target)
-            for target, text in shown.items()
-            if (match := re.search(as_word(text, ends=False), translation))
-        ]
-        return [min(places)[2]] if places else []
-
-    def rounds(
-        self, pieces: Sequence[Any], translation_of: Callable[[Any], str], chosen: dict[str, list[str]]
-    ) -> Iterator[list[Any]]:
-        """Yields pieces of a text that are searched together, so that the translation of a term that is chosen first
-        stays: what they get is what one gets that is searched after the other.
-
-        A piece waits as long as a term of its own, of several translations none of which is chosen, is in a piece
-        before it that has not been searched.
-
-        Args:
-            pieces: in the text's order. translation_of: returns the translation of one that was yielded before.
-            chosen: {term: [its translation]}, filled in.
-        """
-        several = {term for term, targets in self.targets.items() if len(set(targets)) > 1}
-        waiting = [(piece._replace(chosen=chosen), several.intersection(self.found(piece.text))) for piece in pieces]
-        while waiting:
-            taken: set[str] = set()
-            now: list[tuple[Any, set[str]]] = []
-            later: list[tuple[Any, set[str]]] = []
-            for piece, terms in waiting:
-                open_ = terms - chosen.keys()
-                (later if open_ & taken else now).append((piece, open_))
-                taken |= open_
-            yield [piece for piece, _ in now]
-            for piece, open_ in now:
-                first = ((term, self.first_in(translation_of(piece), term)) for term in open_)
-                chosen.update((term, targets) for term, targets in first if targets)
-            waiting = later
-
 
 def as_word(term: str, ends: bool = True) -> str:
-    """Returns a pattern of a term that stands as words, or anywhere, in a script without spaces; unless it `ends`, a
-    word may go on behind it."""
+    """Returns a regular expression that finds a term between word boundaries, anywhere in a script without spaces.
+
+    ends: a word must end with the term; False: it may go on behind it.
+    """
     if is_unspaced(term):
         return re.escape(term)
     before = r"(?<!\w)" if re.match(r"\w", term[0]) else ""
@@ -293,13 +245,13 @@ def is_met(translation: str, targets: Iterable[str]) -> bool:
 
 
 def times_in(ids: Sequence[int], phrases: Iterable[Sequence[int]]) -> int:
-    """Returns at how many places of the tokens one of the phrases ends."""
+    """Counts the positions in the tokens at which one of the phrases ends."""
     endings = {tuple(phrase) for phrase in phrases if phrase}
     return sum(any(tuple(ids[max(0, end - len(e)) : end]) == e for e in endings) for end in range(1, 1 + len(ids)))
 
 
 class RowRule(LogitsProcessor):
-    """A rule of a search that asks something else of each sentence's translation.
+    """Base class of logits processors that ask something different of each sentence's translation.
 
     Args:
         rows: what is asked of each sentence; from the first step on, of each row of the search.
@@ -311,7 +263,10 @@ class RowRule(LogitsProcessor):
         self.start: int | None = None  # the length behind which the translation begins
 
     def begin(self, input_ids: Tensor) -> int:
-        """Returns the length behind which translations begin; input_ids: (rows, length), first of all the start."""
+        """Returns the length of a row before its translation begins; the first call repeats `rows` for each beam.
+
+        input_ids: (rows, length).
+        """
         if self.start is None:
             rows, length = input_ids.shape
             self.start = length + (self.forced if length == 1 else 0)
@@ -324,7 +279,7 @@ class RowRule(LogitsProcessor):
 
 
 class PrefixProcessor(RowRule):
-    """A rule that leaves each row the tokens with which its translation begins as asked, with their own scores.
+    """Logits processor that makes translations begin as asked; the tokens that are allowed keep their scores.
 
     A token that an earlier rule forbade, and that has no other beside it, is allowed all the same.
     """
@@ -360,7 +315,7 @@ class PrefixProcessor(RowRule):
 
 
 class NextWords(RowRule):
-    """A rule behind `PrefixProcessor`, by which a beam search finds the likeliest next words instead of translations.
+    """Logits processor behind `PrefixProcessor` that makes a beam search find next words instead of translations.
 
     All tokens with which a word does not go on (those that begin with white space, in a script without spaces all; end
     tokens) become one end token, with the probability of them together. So a hypothesis is a word, and the sum of its
@@ -414,7 +369,7 @@ class NextWords(RowRule):
 
 
 class ForbiddenPhrases(RowRule):
-    """A rule against phrases as words, in whatever tokens they are spelt; also at the end of a sentence.
+    """Logits processor that forbids phrases as whole words, in whatever tokens they are spelt.
 
     A phrase is found by the bytes of its row's text (Knuth, Morris and Pratt 1977): for each length of its beginning
     that a text ends with, the tokens that would complete it, with a boundary behind it, are looked for once.
@@ -445,7 +400,7 @@ class ForbiddenPhrases(RowRule):
         return [self.completing(each, text, last) for each in phrases]
 
     def completing(self, pattern: Pattern, text: bytes, last: bool) -> Tensor:
-        """Returns the tokens that may not follow a text, or may not be its `last` one."""
+        """Returns the tokens that would complete a phrase behind a text; `last`: no token comes after them."""
         state, whole = pattern.follow(0, text[-len(pattern.text) - 1 :]) or 0, len(pattern.text)
         if (pattern, state, last) not in self.known:
             complete = (None, whole) if last else (None,)
@@ -459,7 +414,7 @@ class ForbiddenPhrases(RowRule):
 
 
 class WholePart(NamedTuple):
-    """A part of the source, as tokens spell it, and how often it is to be in the translation, in others too.
+    """A kept part of the source as bytes, and how often a translation has it, inside of other kept parts too.
 
     `there` finds it; `end` finds it at the end of a text, also with a sign behind it that could join it to more.
     """
@@ -471,7 +426,7 @@ class WholePart(NamedTuple):
 
     @classmethod
     def of(cls, part: str, counts: Mapping[str, int]) -> WholePart:
-        """Makes one of a part, and the numbers of all parts."""
+        """Makes it of a part; counts: how often the source has each of its kept parts."""
         found = rb"(?<![\w\x80-\xff])" * part[0].isalnum() + re.escape(plain(part.encode()))
         there = re.compile(found + rb"(?![\w\x80-\xff])" * part[-1].isalnum())
         times = sum(number * len(there.findall(plain(other.encode()))) for other, number in counts.items())
@@ -481,7 +436,7 @@ class WholePart(NamedTuple):
 
 
 class WholeParts(ForbiddenPhrases):
-    """A rule that parts come whole, and no more often than they are to: no word goes on behind a letter or digit."""
+    """Logits processor that lets a kept part appear only whole, and no more often than in the source."""
 
     def __init__(
         self, spelling: Spelling, parts: Sequence[Mapping[str, int]], ends: Iterable[int], forced: int, longest: int
@@ -503,7 +458,7 @@ class WholeParts(ForbiddenPhrases):
 
 
 class Pattern(NamedTuple):
-    """The bytes of a phrase, those of words behind a space; `as_word`: complete only where no word goes on behind."""
+    """The bytes of a phrase, before words a space; `as_word`: it is complete only where a word boundary follows."""
 
     text: bytes
     as_word: bool
@@ -514,8 +469,10 @@ class Pattern(NamedTuple):
         return cls(plain((phrase if unspaced else f" {phrase}").encode()), not unspaced)
 
     def follow(self, state: int, spelt: bytes) -> int | None:
-        """Returns how many bytes of the phrase a text ends with, which ended with `state` of them, and goes on with
-        `spelt`; None as soon as the phrase is complete."""
+        """Reads more bytes of a text; returns how many bytes of the phrase are matched now, None once it is complete.
+
+        state: how many were matched before.
+        """
         for byte in spelt:
             goes_on = _goes_on(byte)
             if state == len(self.text) and not goes_on:

@@ -28,17 +28,17 @@ class Word(NamedTuple):
 
     @property
     def parts(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-        """Returns the places before, in and behind the core."""
+        """Returns (start, end) of what stands before the core, of the core, and of what stands behind it."""
         return (self.start, self.core[0]), self.core, (self.core[1], self.end)
 
     @property
     def middle(self) -> float:
-        """Returns the place of its middle."""
+        """Returns the position in the text of the word's middle."""
         return (self.start + self.end) / 2
 
 
 def words_of(text: str) -> list[Word]:
-    """Returns the words of a text, those of a script without spaces its characters."""
+    """Splits a text into words; in a script without spaces into characters."""
     spaced, at, result = not is_unspaced(text), 0, []
     for word in words(text) if is_visible(text) else []:
         start = text.index(word, at)
@@ -67,7 +67,7 @@ class Linked:
         self.take(target, alignment)
 
     def take(self, target: str, alignment: Iterable[tuple[int, int]] | None) -> None:
-        """Takes another translation of the same source."""
+        """Replaces the translation by another one of the same source."""
         self.target, self.translated = target, words_of(target)
         self.places = [word.start for word in self.translated], [word.end for word in self.translated]
         self.sources: list[list[int]] = [[] for _ in self.translated]
@@ -87,8 +87,8 @@ class Linked:
         return tuple(sorted((read, written) for written, reads in enumerate(self.sources) for read in reads))
 
     def _by_position(self) -> list[int]:
-        """Returns a word of the source for each of the translation: words that are the same, and relative positions
-        between."""
+        """Guesses for each word of the translation a word of the source: an equal one, else by its position between
+        two equal ones."""
         if not self.words:
             return []
         keys = [
@@ -109,7 +109,7 @@ class Linked:
     def put_back(
         self, missing: Counter[str], parts: Sequence[Place], parts_of: Callable[[str], Iterable[Place]]
     ) -> list[int | None]:
-        """Puts into the translation what it lacks of its source, as often as `missing` says.
+        """Inserts the parts of the source that the translation lacks, each as often as `missing` says.
 
         A word that holds some of it takes the place of those that translate no other word, or stands behind the
         translation of the word before it.
@@ -159,8 +159,8 @@ class Linked:
 
 
 class KeptPart(NamedTuple):
-    """A part of a source that is kept, and what stands for it in the translation: a token, or itself; with its tokens,
-    none where the vocabulary cannot spell it."""
+    """A kept part of a source, the text that stands for it in the translation (a placeholder, or the part itself), and
+    tokenizations of that text, [] where the vocabulary cannot spell it."""
 
     part: Part
     shown: str
@@ -170,7 +170,7 @@ class KeptPart(NamedTuple):
 def filled(
     source: str, target: str, parts: Sequence[KeptPart], links: Collection[tuple[int, int]]
 ) -> tuple[str, Counter[str]]:
-    """Returns a translation with the parts that are kept in the places of what stands for them, and what it lacks.
+    """Replaces in a translation the texts that stand for kept parts; returns it, and a count of the missing parts.
 
     Where the same stands for several parts, each goes where the links (word of the source, word of the translation)
     say, and the others in their order. parts: of the source, in order.

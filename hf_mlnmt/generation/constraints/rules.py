@@ -1,6 +1,6 @@
 """Everything that a call asks of the translations of single texts, worked out for each piece as rules of its search.
 
-Prefixes, glossary terms, phrases that must or must not be there, parts of the source that are kept, and drafts.
+Prefixes, glossary terms, phrases that must or must not be there, and parts of the source that are kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hf_mlnmt.generation.constraints.linked import KeptPart, Linked, filled
 from hf_mlnmt.generation.translating.hypotheses import Hypothesis
 from hf_mlnmt.generation.translating.options import OF_TEXTS, DecodingOptions
 from hf_mlnmt.generation.translating.segments import Input, TextEncoder, sentences_of, split_lines
-from hf_mlnmt.search.rules import Constraints, Drafts
+from hf_mlnmt.search.rules import Constraints
 
 if TYPE_CHECKING:
     from hf_mlnmt.generation.translating.loading import Parts
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 class TextConstraints:
-    """The constraints of a call's texts.
+    """Works out what a call asks of each piece's translation, as demands and rules of its search.
 
     Args:
         first_line: number of the first text. first: tokens that are forced before a translation begins (a language).
@@ -70,7 +70,7 @@ class TextConstraints:
 
     @property
     def spelling(self) -> Any:
-        """Returns the spelling of the target's tokenizer, which takes a moment to make."""
+        """Returns the Spelling of the target's tokenizer."""
         return spelling_of(self.target)
 
     @cached_property
@@ -92,7 +92,7 @@ class TextConstraints:
         return given[number] or ""
 
     def check_pieces(self, line: int, pieces: int) -> None:
-        """Raises UserError for options of a line in several pieces that do not say which of these they are of."""
+        """Raises UserError for an option of a line of several pieces that does not say which piece it is for."""
         if pieces < 2:
             return
         if self.of_line("force_phrases", line):
@@ -112,7 +112,7 @@ class TextConstraints:
     # Parts of the source that are kept
 
     def with_kept(self, inputs: list[Input]) -> list[Input]:
-        """Returns the pieces with the parts that are kept; tokens stand for those of which the model knows tokens."""
+        """Finds the kept parts of each piece, and puts the model's placeholders in their places if it has such."""
         if self.keep is None:
             return inputs
         marked: list[Input] = []
@@ -135,7 +135,7 @@ class TextConstraints:
         return marked
 
     def _token_of(self, part: Part, text: str) -> str:
-        """Returns the token that the model was trained with for such a part; "" for none, or where the text has it."""
+        """Returns the model's placeholder for such a part; "" if it has none, or the text holds that placeholder."""
         token = self.placeholders.get(part.pattern, "")
         return "" if token in text or len(part.text.split()) > 1 else token
 
@@ -155,8 +155,8 @@ class TextConstraints:
         return any(filled(piece.source, each.text, piece.kept, ())[1] for each in hypotheses)
 
     def with_parts(self, piece: Input, hypothesis: Hypothesis) -> Hypothesis:
-        """Returns a hypothesis with the parts that are kept as the source has them; those that it lacks are put in by
-        its alignment."""
+        """Returns a hypothesis with kept parts in the places of placeholders; missing ones are inserted by its
+        alignment."""
         if not piece.kept:
             return hypothesis
         text, missing = filled(piece.source, hypothesis.text, piece.kept, hypothesis.alignment or ())
@@ -176,7 +176,7 @@ class TextConstraints:
 
     def demands(self, piece: Input) -> list[Demand]:
         """Returns what the translation of a piece must have: terms, phrases, parts that are kept and can be spelt."""
-        terms = self.terms.of(piece.text, piece.chosen) if self.terms else {}
+        terms = self.terms.of(piece.text) if self.terms else {}
         demands = {name: Demand(name, ids) for name, ids in {**terms, **self._forced(piece)}.items()}
         spelt = {each.shown: each.ids for each in piece.kept if each.ids}
         return [*demands.values(), *(Demand(shown, ids, _times(piece)[shown]) for shown, ids in spelt.items())]
@@ -196,7 +196,7 @@ class TextConstraints:
         return [(piece.line, name) for name in terms if not is_met(translation, terms[name])]
 
     def _shown(self, ids: Sequence[int]) -> str:
-        """Returns tokens as a translation shows them."""
+        """Decodes tokens as a finished translation is decoded."""
         return self.processing.undo(self.spelling.spelt(ids).decode(errors="replace").strip())
 
     # Rules of a search
@@ -209,8 +209,6 @@ class TextConstraints:
         if any(piece.kept for piece in inputs):
             counts = list(map(_times, inputs))
             rules.append(WholeParts(self.spelling, counts, self.ends, self.skipped, self.longest))
-        if self.options.draft:
-            rules.append(Drafts([self._draft(piece) for piece in inputs]))
         return rules
 
     def beginning(self, piece: Input) -> Asked:
@@ -244,16 +242,7 @@ class TextConstraints:
         ]
         return [ForbiddenPhrases(self.spelling, phrases, self.ends, self.skipped, self.longest)]
 
-    def _draft(self, piece: Input) -> list[int]:
-        """Returns the tokens of a piece's draft: of a text in several pieces, those of its sentence."""
-        text = self.of_line("draft", piece.line)
-        if piece.pieces > 1:
-            sentences = [sentence.text for line in split_lines(text) for sentence in sentences_of(line)]
-            text = sentences[piece.number] if piece.number < len(sentences) else ""
-        ids = self.spelling.ids(" ".join(self.processing.apply(text).split()))
-        return [*self.first, *ids]
-
 
 def _times(piece: Input) -> Counter[str]:
-    """Returns what stands for the parts of a piece that are kept, and how often."""
+    """Counts the texts that stand for the kept parts of a piece in its translation."""
     return Counter(each.shown for each in piece.kept)

@@ -13,7 +13,7 @@ While it is made, its files are a journal's (journal.py).
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice, repeat
@@ -24,12 +24,11 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import check_file, check_folder_name, only_one, write_json
 from hf_mlnmt.common.keys import Section
 from hf_mlnmt.common.languages import base_language, check_direction, check_files, direction_of
-from hf_mlnmt.common.made_from import sha256, sha256_of_files
+from hf_mlnmt.common.made_from import check_same, identity_of_model, identity_of_text, sha256, sha256_of_files
 from hf_mlnmt.common.model_folder import MODEL_FILES, fetch_small_files
 from hf_mlnmt.data.corpus import FILES, MADE_FROM, MANIFEST, SCHEMA, Manifest, read_manifest
 from hf_mlnmt.data.lines import checked_lines
 from hf_mlnmt.data.words import is_visible
-from hf_mlnmt.generation.synthetic.journal import STATE, Journal, check_same, identity_of_model, identity_of_text
 from hf_mlnmt.generation.synthetic.methods import (
     UNLIKELY,
     USUAL,
@@ -37,15 +36,17 @@ from hf_mlnmt.generation.synthetic.methods import (
     Judge,
     Method,
     check_reasons,
-    doubts_about_language,
 )
-from hf_mlnmt.generation.translating.batches import Generated, batches_by_tokens, log_probabilities_of
+from hf_mlnmt.generation.translating.batches import Generated, batches_by_tokens, token_logs_of
+from hf_mlnmt.generation.translating.call import TranslationCall
 from hf_mlnmt.generation.translating.directions import is_told
+from hf_mlnmt.generation.translating.journal import STATE, Journal
+from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
 from hf_mlnmt.zoo.systems import positions_of
 
 
 def text_lines(paths: Sequence[str | Path], bad: str) -> Iterator[str]:
-    """Yields the lines of several files, one after the other; with `bad` "drop" an empty one for an unreadable."""
+    """Yields the lines of several files; with `bad` "drop" an empty line in the place of an unreadable one."""
     remedy = None if bad == "drop" else "Mend the file, or pass over such lines with bad_lines drop."
     for path in paths:
         yield from ("" if problem else line for line, problem in checked_lines(path, remedy))
@@ -101,10 +102,9 @@ class Settings(Section):
 
 @dataclass
 class Watcher:
-    """Functions that are told: `tell` messages, `warn` doubts, `progress` lines done, lines in all and counts."""
+    """Callbacks: `tell` gets messages; `progress` lines done, lines in all and counts."""
 
     tell: Callable[[str], Any] = lambda text: None
-    warn: Callable[[str], Any] = lambda text: None
     progress: Callable[..., Any] = lambda done, total, counts=None: None
 
 
@@ -162,7 +162,8 @@ def back_translate(
             "tag": tag,
             "settings": settings.to_dict(),
         }
-        if finished := _finished(folder, about):
+        journal = Journal(folder, {side: folder / name for side, name in FILES.items()}, about, MADE_FROM)
+        if finished := _finished(journal):
             watcher.tell(f"{folder} is finished, and nothing changed since: {finished.pairs:,} pairs.")
             return finished
         if not any(map(is_visible, text_lines(texts, settings.bad_lines))):
@@ -170,8 +171,7 @@ def back_translate(
         count = sum(text["lines"] for text in about["text"])
         total = min(count, settings.limit or count)
         pipeline = pipeline or _load(model, settings, device, revision)
-        job = _Job(pipeline, texts, total, _journal(folder, about), method, settings, forward, watcher)
-        job.languages = _languages(model, settings)
+        job = _Job(pipeline, texts, total, journal, method, settings, forward, watcher, _languages(model, settings))
         return job.run()
 
 
@@ -196,7 +196,7 @@ def _check(
 
 
 def _check_judging(model: str | Path | None, texts: Sequence[str | Path], method: Method, settings: Settings) -> None:
-    """Checks what translations are chosen and dropped by: references, a reverse model, languages."""
+    """Checks the settings by which translations are chosen and dropped: references, reverse model, languages."""
     if settings.references and (method.name != "beam" or len(settings.references) > len(texts)):
         raise UserError("references: choose among the beams of the method beam; give a file for each of the texts.")
     for text, reference in zip(texts, settings.references):
@@ -223,27 +223,21 @@ def _languages(model: str | Path | None, settings: Settings) -> tuple[str, str] 
 def _load(model: str | Path | None, settings: Settings, device: str | None, revision: str | None) -> Any:
     if model is None:
         return None
-    from hf_mlnmt.generation import TranslationPipeline
-
     options: dict[str, Any] = {"revision": revision} if revision else {}
     return TranslationPipeline.from_pretrained(str(model), device=device, dtype=settings.dtype, **options)
 
 
-def _journal(folder: Path, about: Mapping[str, Any]) -> Journal:
-    return Journal(folder, {side: folder / name for side, name in FILES.items()}, about, MADE_FROM)
-
-
-def _finished(folder: Path, about: dict[str, Any]) -> Manifest | None:
+def _finished(journal: Journal) -> Manifest | None:
     """Returns the manifest of a corpus that is finished; None when it is not, or not begun.
 
     Raises: UserError when the folder holds a corpus of something else.
     """
-    state = _journal(folder, about).kept()
+    state, folder = journal.kept(), journal.folder
     manifest = read_manifest(folder) if (folder / MANIFEST).is_file() else None
     before = manifest.content if manifest else state["about"] if state else None
     if before:
         what = "finished" if manifest else "not finished"
-        check_same(before, about, f"{folder}: holds a corpus ({what})", "Choose another --output")
+        check_same(before, journal.about, f"{folder}: holds a corpus ({what})", "Choose another --output")
     if manifest:
         (folder / STATE).unlink(missing_ok=True)
     return manifest
@@ -271,7 +265,7 @@ class _Job:
     settings: Settings
     forward: bool
     watcher: Watcher
-    languages: tuple[str, str] | None = None
+    languages: tuple[str, str] | None  # of outputs and texts
     reverse: Any = None
 
     def run(self) -> Manifest:
@@ -280,7 +274,6 @@ class _Job:
         with closing(self.journal):
             self.journal.restore(state)
             progress, done = self.journal.progress, self.journal.progress["lines"]
-            self.warnings: list[str] = progress.get("warnings", [])
             counts = Counts(**progress.get("counts", {}))
             self.judge = Judge(self.settings.drop or (), self.settings.max_ratio, counts, self.languages)
             if "duplicate" in self.judge.drop:
@@ -295,7 +288,7 @@ class _Job:
                 near = list(islice(references, len(window))) if self.settings.references else []
                 self._window(self.journal.progress["lines"], window, near)
             versions = {name: importlib.metadata.version(name) for name in ("hf-mlnmt", "torch", "transformers")}
-            manifest = {**self.journal.about, "counts": asdict(counts), "warnings": self.warnings, "versions": versions}
+            manifest = {**self.journal.about, "counts": asdict(counts), "versions": versions}
             pairs = {"lines": counts.kept, **self.journal.finish()}
             write_json(self.journal.folder / MANIFEST, {**manifest, "pairs": pairs})
             (self.journal.folder / STATE).unlink()
@@ -311,13 +304,8 @@ class _Job:
             if self.judge.keeps(line, output, finished, changed, number - first in unlikely):
                 pairs.append((line, changed) if self.forward else (changed, line))
         counts, done = self.judge.counts, first + len(lines)
-        if first == 0 and self.pipeline is not None:
-            written, reader = [output for output, _ in outputs], self.pipeline.parts.source
-            self.warnings = list(doubts_about_language(lines, written, self.judge.spoilt, reader))
-            for warning in self.warnings:
-                self.watcher.warn(warning)
         parts = {side: "".join(f"{text}\n" for text in texts).encode() for side, texts in zip(FILES, zip(*pairs))}
-        self.journal.append(parts, done, counts=asdict(counts), warnings=self.warnings)
+        self.journal.append(parts, done, counts=asdict(counts))
         self.watcher.progress(done, self.total, counts)
 
     def _outputs(self, first: int, lines: list[str], references: list[str]) -> list[tuple[str, bool]]:
@@ -336,8 +324,6 @@ class _Job:
             names += ["source_language", "target_language"]  # else they are the detector's alone
         decoding = replace(self.method.decoding(), **{name: getattr(settings, name) for name in names})
         if references:
-            from hf_mlnmt.generation.translating.call import TranslationCall
-
             call = TranslationCall(self.pipeline, replace(decoding, num_return_sequences=self.method.beams), first)
             each = zip(call.translate(lines, first, update), references, strict=True)
             translations = [nearest(best, reference) for best, reference in each]
@@ -358,8 +344,8 @@ class _Job:
         lengths = [max(len(source), len(target.ids)) for source, target in zip(sources, targets)]
         for batch in batches_by_tokens(lengths, self.settings.batch_tokens):
             rows = [targets[index] for index in batch]
-            found = log_probabilities_of(self.reverse, [sources[index] for index in batch], rows, {}, 0)
-            for index, score in zip(batch, found, strict=True):
+            logs = token_logs_of(self.reverse, [sources[index] for index in batch], rows, {}, 0)
+            for index, score in zip(batch, logs.sum(1).tolist(), strict=True):
                 scores[index] = score / max(1, len(targets[index].ids))
         worst = sorted(range(len(lines)), key=scores.__getitem__)
         return set(worst[: round(UNLIKELY * len(lines))])

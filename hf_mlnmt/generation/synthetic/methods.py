@@ -16,7 +16,7 @@ copied, repeated, long) is always counted, and its pair is dropped where that is
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -26,8 +26,6 @@ import numpy as np
 from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.common.keys import Range, Section, key
 from hf_mlnmt.data.lines import problem_in
-from hf_mlnmt.data.text import word_overlap
-from hf_mlnmt.data.tokenizer import encode
 from hf_mlnmt.data.words import is_unspaced, spoken, words
 from hf_mlnmt.generation.translating.detection import is_of_another
 from hf_mlnmt.generation.translating.options import LARGEST_SEED, DecodingOptions
@@ -149,7 +147,7 @@ class Counts:
 
 
 class Judge:
-    """A count of what is wrong with outputs, which says what pairs are dropped; `spoilt` ones are long or repeated.
+    """Counts what is wrong with outputs, and decides which pairs are dropped.
 
     Args:
         drop: reasons for which a pair is dropped, of `REASONS`.
@@ -163,14 +161,12 @@ class Judge:
         self.drop, self.max_ratio, self.counts = drop, max_ratio, counts
         self.languages = languages if "language" in drop else None
         self.seen: set[bytes] = set()
-        self.spoilt = 0
 
     def keeps(self, text: str, output: str, finished: bool, changed: str, unlikely: bool = False) -> bool:
         """Returns whether the pair of a text and its output, `changed` by noise before it is written, stays."""
         counts = self.counts
         counts.read += 1
         reasons = self._reasons(text, output, finished, unlikely)
-        self.spoilt += "long" in reasons or "repeated" in reasons
         dropped = next((reason for reason in reasons if reason in (NO_TEXT, UNREADABLE, *self.drop)), None)
         if dropped is None and "duplicate" in self.drop and not self.is_new(text, changed):
             dropped = "duplicate"
@@ -207,45 +203,7 @@ class Judge:
 
 
 def check_reasons(drop: Collection[str]) -> None:
-    """Raises UserError for a reason that there is not."""
+    """Raises UserError for an unknown reason."""
     for reason in drop:
         if reason not in REASONS:
             raise UserError(f"drop: no reason {reason!r}{suggest(reason, REASONS)}; choose of {', '.join(REASONS)}.")
-
-
-LINES = 200  # that are looked at: more of them share more words by chance
-FEWEST = 20  # lines that say something
-SAME_LANGUAGE = 0.4  # of the running words: in 200 lines two languages share 5 to 15 in 100, a language with itself 80
-SHORT_PIECES = 2.5  # bytes: pieces have 3.5 and more in the languages that a tokenizer learnt, 1.3 to 2.1 in others
-MANY = 0.2  # of the outputs: a model that is fit for its text spoils one in a hundred
-
-
-def doubts_about_language(texts: Sequence[str], outputs: Sequence[str], spoilt: int, tokenizer: Any) -> Iterator[str]:
-    """Yields warnings that the text may be in another language than the model, and its tokenizer, reads.
-
-    `outputs` are what it made of the texts, of which `spoilt` are long or repeated.
-    """
-    pairs = [pair for pair in zip(texts, outputs, strict=True) if all(side.split() for side in pair)][:LINES]
-    if len(pairs) < FEWEST:
-        return
-    read, written = map(list, zip(*pairs))
-    overlap = word_overlap(read, written)
-    if overlap.share > SAME_LANGUAGE:
-        yield (
-            "is the text in the language that the model translates into, and not from? Of its first "
-            f"{len(pairs)} lines {overlap} stand in the model's own output too."
-        )
-        return
-    signs = []
-    if (size := bytes_per_piece(tokenizer, read)) < SHORT_PIECES:
-        signs.append(f"the model's tokenizer cuts its first {len(pairs)} lines into pieces of {size:.1f} bytes")
-    if spoilt / len(texts) > MANY:
-        signs.append(f"{spoilt} of its first {len(texts)} outputs are long or repeated")
-    if signs:
-        yield f"is the text in the language that the model reads? {' and '.join(signs)}."
-
-
-def bytes_per_piece(tokenizer: Any, texts: Sequence[str]) -> float:
-    """Returns how long the pieces are that a tokenizer cuts texts into, spaces apart."""
-    pieces = sum(len(ids) - 1 for ids in encode(tokenizer, texts))
-    return sum(len("".join(text.split()).encode()) for text in texts) / max(1, pieces)

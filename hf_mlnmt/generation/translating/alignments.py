@@ -79,15 +79,6 @@ def word_links(weights: Tensor, source_words: Words, target_words: Words) -> tup
     return tuple(sorted(link for link in links(word_weights(weights, source_words, target_words)) if link[1] in there))
 
 
-def joined(parts: Iterable[tuple[str, str, Iterable[Link]]]) -> tuple[Link, ...]:
-    """Joins the links of a text's pieces, each with the source and the translation that stand before it."""
-    found = []
-    for source, target, of_piece in parts:
-        first, second = (len(f"{before}x".split()) - 1 for before in (source, target))  # of the next character's word
-        found += [(i + first, j + second) for i, j in of_piece]
-    return tuple(sorted(found))
-
-
 def attending_copy(model: Any) -> Any:
     """Copies a model's modules and config, not its weights, and lets the copy return the weights of its attention.
 
@@ -101,7 +92,7 @@ def attending_copy(model: Any) -> Any:
 
 
 class SourceAttention:
-    """An attention of a model over its source, for any number of calls, by a copy that shares the weights."""
+    """Computes a model's attention over the source, by a copy of the model that shares its weights."""
 
     def __init__(self, model: Any, name: str = ""):
         """Raises: UserError for an `alignment_head` that the model does not have."""
@@ -111,9 +102,9 @@ class SourceAttention:
 
     @torch.inference_mode()
     def __call__(self, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor, **options: Any) -> Tensor:
-        """Returns (rows, target, source): with what weights each next token is chosen; options go to the forward.
+        """Returns the attention weights (rows, target, source) by which each next token is chosen.
 
-        Shapes: input_ids, attention_mask (rows, source); decoder_input_ids (rows, target).
+        Shapes: input_ids, attention_mask (rows, source); decoder_input_ids (rows, target). options: of the forward.
         Raises: UserError for a model that returns no attention over the source.
         """
         output = self.model(
@@ -152,7 +143,7 @@ class SourceAttention:
 
 
 def words_of_source(tokenizer: Any, ids: Sequence[int], prefix: str, processed: str, text: str) -> list[int | None]:
-    """Returns the word of `text` that each of the ids belongs to, which a tokenizer made of prefix + processed.
+    """Returns for each id of a model's input the number of the word of `text` that it is part of, or None.
 
     Args:
         ids: the model's input; what stands before the tokens of the text (codes) or behind them (</s>) is no word.
@@ -199,7 +190,7 @@ def words_of_target(tokenizer: Any, ids: Sequence[int], text: str) -> list[int |
 
 
 def words_at(starts: Sequence[int | None], surface: str, text: str) -> list[int | None]:
-    """Returns the words of `text` at some places of `surface`: the same characters without spaces, or nearly (Moses).
+    """Maps places in `surface`, the characters of `text` without spaces (or nearly: Moses), to words of `text`.
 
     starts: how many characters of `surface` stand before each place; None is no place.
     """
@@ -255,7 +246,7 @@ class Aligner:
         return found
 
     def of_subwords(self, tokenizers: Tokenizers, sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Tensor]:
-        """Returns of each pair of ids of other tokenizers which are linked: bool (target, source)."""
+        """Returns for each pair of sequences of other tokenizers' ids which ids are linked: bool (target, source)."""
         texts = [
             [tokenizers.processing[side].undo(text) for text in decode(tokenizer, [list(ids) for ids in several])]
             for side, tokenizer, several in (
@@ -276,7 +267,7 @@ class Aligner:
 
 
 def _members(tokenizer: Any, ids: Ids, text: str) -> Tensor:
-    """Returns which word of a text each of the ids is part of: bool (ids, words)."""
+    """Returns a matrix, bool (ids, words), that is True where the id is part of the word."""
     kept = _without_end(tokenizer, ids)
     words = [*words_of_target(tokenizer, kept, text), *[None] * (len(ids) - len(kept))]
     members = torch.zeros(len(ids), len(text.split()), dtype=torch.bool)

@@ -6,7 +6,7 @@ with the whole vocabulary's scores at every step (gigabytes).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from operator import eq
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +17,6 @@ from torch import Tensor
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.memory import GIB, memory_of_machine
 from hf_mlnmt.generation.translating.options import OF_TEXTS, longest_translation
-from hf_mlnmt.search.rules import Joining
 
 if TYPE_CHECKING:
     from hf_mlnmt.generation.translating.alignments import SourceAttention
@@ -72,7 +71,7 @@ def pad(
 
 
 def arguments_of_texts(arguments: dict[str, Any], numbers: Sequence[int], draws: int = 1) -> dict[str, Any]:
-    """Returns the arguments of generate() for some of all texts (numbers from 0), in this order.
+    """Selects from the arguments of generate() for all texts those for some texts (numbers from 0), in their order.
 
     Of what has a row for each text (tensors of two dimensions or more, the decoder's start tokens) the rows of these;
     `prefix_allowed_tokens_fn` is asked for the number of the text. `draws`: rows of each text that generate() numbers.
@@ -113,13 +112,8 @@ class Generated(NamedTuple):
 
 
 def runs_alone(model: Any) -> bool:
-    """Tells whether the model's device computes what it was told while Python goes on, by steps of few sizes."""
+    """Returns whether the model's device computes asynchronously (a GPU), and prefers steps of few sizes."""
     return model.device.type != "cpu"
-
-
-def filled(sequences: Sequence[Any]) -> Sequence[Any]:
-    """Returns them, and copies of the last up to the next power of 2, so that few sizes of a search are met."""
-    return [*sequences, *[sequences[-1]] * ((1 << (len(sequences) - 1).bit_length()) - len(sequences))]
 
 
 @torch.inference_mode()
@@ -134,7 +128,8 @@ def generate(
     pad_id, number = parts.source.pad_token_id, len(sequences)
     asking = arguments.get("logits_processor") or arguments.get("prefix_allowed_tokens_fn")  # for a row's number
     if runs_alone(model) and not asking and not rows_by_text(arguments):
-        sequences = filled(sequences)
+        more = (1 << (number - 1).bit_length()) - number  # up to a power of 2: few sizes of a search are met
+        sequences = [*sequences, *[sequences[-1]] * more]
     input_ids, mask = pad(sequences, 0 if pad_id is None else pad_id, model.device)
     output = model.generate(input_ids=input_ids, attention_mask=mask, **arguments)
     output = getattr(output, "sequences", output)[: number * count]
@@ -151,40 +146,8 @@ def generate(
     return [translations[i : i + count] for i in range(0, len(translations), count)]
 
 
-@torch.inference_mode()
-def generate_joined(
-    parts: Parts,
-    sequences: Sequence[Sequence[int]],
-    arguments: dict[str, Any],
-    abandoned: Callable[[], bool],
-    room: int,
-    newcomers: Callable[[int], Sequence[Sequence[int]]],
-    ended: Callable[[list[int], list[Generated]], None],
-) -> None:
-    """Translates sequences of ids, one translation each, in a search that others join; where none can, these alone.
-
-    room, newcomers, ended: of `Joining`, with ids and translations in the place of tensors.
-    """
-    model, pad_id = parts.model, parts.source.pad_token_id or 0
-
-    def more(free: int) -> tuple[Tensor, Tensor] | None:
-        new = newcomers(free)
-        return pad(new, pad_id, model.device) if new else None
-
-    def tell(numbers: list[int], found: Tensor) -> None:
-        lengths = generated_lengths(found, model.generation_config.eos_token_id).tolist()
-        rows = zip(found.tolist(), lengths, strict=True)
-        ended(numbers, [Generated(row[1 : 1 + length], 0.0) for row, length in rows])
-
-    joining = Joining(abandoned, room, more, tell)
-    input_ids, mask = pad(sequences, pad_id, model.device)
-    output = model.generate(input_ids=input_ids, attention_mask=mask, **arguments, stopping_criteria=[joining])
-    if not joining.taken:
-        tell([*range(len(sequences))], getattr(output, "sequences", output).cpu())
-
-
 def first_tokens(model: Any, arguments: dict[str, Any], sentences: int) -> list[int]:
-    """Returns the token that the decoder started each sentence with, by the arguments of generate()."""
+    """Returns each sentence's first decoder token, by the arguments of generate()."""
     start = arguments.get("decoder_start_token_id")
     start = model.generation_config.decoder_start_token_id if start is None else start
     starts = [start] * sentences if isinstance(start, int) else [int(token) for token in start]
@@ -192,13 +155,6 @@ def first_tokens(model: Any, arguments: dict[str, Any], sentences: int) -> list[
     given = starts if prompts is None else prompts[:, 0].tolist()
     # generate() puts the start before prompts none of which begins with it.
     return given if any(map(eq, given, starts)) else starts
-
-
-def log_probabilities_of(
-    parts: Parts, sequences: Sequence[Sequence[int]], rows: Sequence[Generated], arguments: dict[str, Any], skipped: int
-) -> list[float]:
-    """Returns ln P of one translation of each sequence of ids, with the arguments of generate()."""
-    return token_logs_of(parts, sequences, rows, arguments, skipped).sum(1).tolist()
 
 
 def token_logs_of(

@@ -8,9 +8,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,10 +18,10 @@ import torch
 from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.generation.translating.batches import batches_by_tokens
 from hf_mlnmt.generation.translating.directions import code_tokens
-from hf_mlnmt.generation.translating.hypotheses import Candidate, Hypothesis, joined_alignment
+from hf_mlnmt.generation.translating.hypotheses import Candidate, Hypothesis
 from hf_mlnmt.generation.translating.options import DecodingOptions
 from hf_mlnmt.generation.translating.searching import BatchSearch
-from hf_mlnmt.generation.translating.segments import CutText, Input, join, sentences_of
+from hf_mlnmt.generation.translating.segments import CutText, Input, Piece, join, sentences_of
 from hf_mlnmt.zoo.systems import positions_of
 
 if TYPE_CHECKING:
@@ -32,16 +32,15 @@ PART = 128  # texts that are cut and encoded in one go beside a search
 
 
 class TranslationCall(BatchSearch):
-    """A call's texts from beginning to end, in windows: cut, searched in batches of their pieces, put together.
+    """Translates the texts of a call: cuts them into pieces, searches batches of pieces, joins the results.
 
-    `translate` does all of it; a server calls the steps: `cut`, `rounds`, `search` and `together`.
+    `translate` does all of it; a server calls the steps: `cut`, `search` and `together`.
     """
 
     def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions, first_line: int = 1) -> None:
         super().__init__(pipeline, options, first_line)
         self.empty = Hypothesis("", 0.0, 0.0, 0, alignment=() if options.alignments else None)
         self.codes = tuple(code_tokens(self.parts.source))
-        self.chosen: dict[str, list[str]] = {}  # translations of terms that stay, of all that this call translates
         self.unfinished = 0
         self.typed_codes: list[int] = []  # numbers of lines
         self.of_several: list[int] = []  # numbers of lines
@@ -54,18 +53,14 @@ class TranslationCall(BatchSearch):
         done: int = 0,
         read_ahead: bool = False,
     ) -> Iterator[tuple[int, Sequence[str], list[list[Hypothesis]]]]:
-        """Yields the line of each group's first text, the group, and its n-best lists; then warns, as `report`.
+        """Yields (line of the first text, texts, n-best list of each text) of each group; then calls `report`.
 
         The first `done` texts, whole groups of them, are passed over. read_ahead: where the device computes alone, the
         next group is taken and encoded meanwhile, and results are read while that is searched.
         """
         if self.options.seed is not None:
             torch.manual_seed(self.options.seed)
-        numbered = _numbered(groups, first_line, done)
-        if read_ahead and self.ahead:
-            yield from self._translated(numbered, update, True)
-        else:
-            yield from ((line, texts, self.translate(texts, line, update)) for line, texts in numbered)
+        yield from self._translated(_numbered(groups, first_line, done), update, read_ahead and self.ahead)
         self.report()
 
     def translate(self, texts: Sequence[str], first_line: int, update: Callable[[int], Any]) -> list[list[Hypothesis]]:
@@ -76,65 +71,48 @@ class TranslationCall(BatchSearch):
     def _translated(
         self, groups: Iterable[tuple[int, Sequence[str]]], update: Callable[[int], Any], read_ahead: bool = False
     ) -> Iterator[tuple[int, Sequence[str], list[list[Hypothesis]]]]:
-        late: Callable[[], Any] | None = None  # reads the results of the group before
-        with ThreadPoolExecutor(1) if self.ahead else AtOnce() as beside:
-            cut_ahead = ((*group, beside.submit(self._cut_in_parts, *group).result) for group in groups)
-            read: Callable[[], Any] | None
-            try:
-                for line, texts, cut in _one_ahead(cut_ahead) if read_ahead else cut_ahead:
-                    results: dict[tuple[int, int], Callable[[], list[Hypothesis]]] = {}  # by line, number of the piece
-                    pieces = cut()
-                    for count in self._search_all(pieces, results, beside):
-                        update(count)
-                        if late is not None:
-                            read, late = late, None
-                            yield read()
-                    read, late = late, partial(self._read, line, texts, pieces, results)
-                    if not read_ahead:
-                        read, late = late, None
-                    if read is not None:
-                        yield read()
-            except (Exception, KeyboardInterrupt):
-                if late is not None:  # what was found is not lost
-                    yield late()
-                raise
-            if late is not None:
-                yield late()
+        with ThreadPoolExecutor(1) if self.ahead else nullcontext() as beside:
+            cut = ((line, texts, self._cutting(texts, line, beside)) for line, texts in groups)
+            found = (
+                self._searched_group(line, texts, pieces(), update, beside)
+                for line, texts, pieces in (_one_ahead(cut) if read_ahead else cut)
+            )
+            for read in _one_ahead(found) if read_ahead else found:
+                yield read()
 
-    def _cut_in_parts(self, first_line: int, texts: Sequence[str]) -> list[CutText]:
-        """Returns `cut` of the texts; while a search runs in another thread it pauses after every PART texts."""
-        if not self.ahead:
-            return self.cut(texts, first_line)
-        cut: list[CutText] = []
-        for start in range(0, len(texts), PART):
-            cut += self.cut(texts[start : start + PART], first_line + start)
-            time.sleep(1e-4)
-        return cut
+    def _cutting(self, texts: Sequence[str], first_line: int, beside: Any) -> Callable[[], list[CutText]]:
+        """Returns a function that returns the cut texts; an executor `beside` begins to cut them at once."""
+        if not beside:
+            return partial(self.cut, texts, first_line)
 
-    def _search_all(self, cut: Sequence[CutText], results: dict[Any, Any], beside: Any) -> Iterator[int]:
-        """Searches all pieces in batches, fills in what returns the hypotheses of each, yields the texts begun."""
+        def cut_in_parts() -> list[CutText]:
+            cut: list[CutText] = []
+            for start in range(0, len(texts), PART):
+                cut += self.cut(texts[start : start + PART], first_line + start)
+                time.sleep(1e-4)
+            return cut
+
+        return beside.submit(cut_in_parts).result
+
+    def _searched_group(
+        self, line: int, texts: Sequence[str], cut: Sequence[CutText], update: Callable[[int], Any], beside: Any
+    ) -> Callable[[], tuple[int, Sequence[str], list[list[Hypothesis]]]]:
+        """Searches all pieces of a group in batches; returns a function that waits for its results."""
         pieces = [piece for text in cut for piece in text.inputs]
-        for inputs in self.rounds(pieces, lambda piece: results[piece.line, piece.number]()[0].text, self.chosen):
-            lengths = [len(piece.ids) for piece in inputs]
-            for batch in batches_by_tokens(lengths, self.options.batch_tokens, self.most, self.ahead):
-                chosen = [inputs[i] for i in batch]
-                for piece, found in zip(chosen, self.search(chosen, beside=beside), strict=True):
-                    results[piece.line, piece.number] = found
-                yield sum(piece.number == 0 for piece in chosen)  # texts are counted at their first piece
+        results: dict[tuple[int, int], Any] = {}  # by line and number of the piece; of `beside`, what waits for them
+        lengths = [len(piece.ids) for piece in pieces]
+        for batch in batches_by_tokens(lengths, self.options.batch_tokens, self.most, self.ahead):
+            chosen = [pieces[i] for i in batch]
+            for piece, found in zip(chosen, self.search(chosen, beside=beside), strict=True):
+                results[piece.line, piece.number] = found
+            update(sum(piece.number == 0 for piece in chosen))  # texts are counted at their first piece
 
-    def rounds(
-        self, pieces: Sequence[Input], translation_of: Callable[[Input], str], chosen: dict[str, list[str]]
-    ) -> Iterator[Sequence[Input]]:
-        """Yields pieces that can be searched together: all, or with terms_consistent as `Terms.rounds`."""
-        if self.options.terms_consistent and self.constraints.terms:
-            return self.constraints.terms.rounds(pieces, translation_of, chosen)
-        return iter([pieces])
+        def read() -> tuple[int, Sequence[str], list[list[Hypothesis]]]:
+            found = {place: each() if beside else each for place, each in results.items()}
+            of_texts = ({piece.number: found[text.line, piece.number] for piece in text.inputs} for text in cut)
+            return line, texts, [self.together(text, of_text) for text, of_text in zip(cut, of_texts)]
 
-    def _read(
-        self, line: int, texts: Sequence[str], cut: Sequence[CutText], results: Mapping[tuple[int, int], Any]
-    ) -> tuple[int, Sequence[str], list[list[Hypothesis]]]:
-        found = ({piece.number: results[text.line, piece.number]() for piece in text.inputs} for text in cut)
-        return line, texts, [self.together(text, of_text) for text, of_text in zip(cut, found)]
+        return read
 
     def cut(self, texts: Sequence[str], first_line: int) -> list[CutText]:
         """Cuts and encodes texts. Raises: UserError for what is no text."""
@@ -156,16 +134,14 @@ class TranslationCall(BatchSearch):
         return cut
 
     def forget_lines(self) -> None:
-        """Drops what `report` would say of the lines so far."""
+        """Forgets the lines that `report` would warn of."""
         self.typed_codes.clear()
         self.of_several.clear()
         self.constraints.put_back.clear()
         self.encoder.in_parts.clear()
 
     def together(self, text: CutText, of_pieces: Mapping[int, list[Hypothesis]]) -> list[Hypothesis]:
-        """Returns the n-best of a text from its pieces': the first ones together, the second ones, and so on."""
-        if self.reranker and self.reranker.by_document and not self.reranker.keeps_all:
-            of_pieces = self.reranker.chosen_in_context({piece.number: piece.text for piece in text.inputs}, of_pieces)
+        """Joins the n-best lists of pieces to that of their text: all first hypotheses, all second ones, and so on."""
         ranks = [of_pieces.get(number, [self.empty] * self.count) for number in range(len(text.pieces))]
         whole = self._whole(text, ranks) if len(ranks) > 1 else (ranks or [[self.empty] * self.count])[0]
         self.unfinished += sum(not hypothesis.finished for hypothesis in whole)
@@ -178,63 +154,55 @@ class TranslationCall(BatchSearch):
             length = sum(hypothesis.length for hypothesis in ranked)
             total = sum(hypothesis.log_probability for hypothesis in ranked)
             new = self._hypothesis(joined_text, total, length, all(hypothesis.finished for hypothesis in ranked))
-            if self.minimum_risk or self.reranker:  # the scores that the pieces were chosen by
-                scores = [hypothesis.score for hypothesis in ranked if hypothesis.length]
-                new = replace(new, score=sum(scores) / (max(1, len(scores)) if self.minimum_risk else 1))
+            if self.chooser:
+                new = replace(new, score=self.chooser.of_text([best.score for best in ranked if best.length]))
             if features := [each.features for each in ranked if isinstance(each, Candidate)]:
                 new = Candidate(**vars(new), features=tuple(map(sum, zip(*features))))
-            new = replace(new, alignment=joined_alignment(ranked, text.pieces)) if self.options.alignments else new
+            new = replace(new, alignment=_joined_alignment(ranked, text.pieces)) if self.options.alignments else new
             whole.append(self._sure(new, ranked) if self.options.confidence else new)
         return sorted(whole, key=lambda hypothesis: -hypothesis.score)
 
     def _sure(self, new: Hypothesis, ranked: Sequence[Hypothesis]) -> Hypothesis:
-        """Returns a text's translation with the confidence of the least sure of its pieces, and those of all words."""
+        """Adds confidences to a text's translation: of its least sure piece, and of the words of all pieces."""
         sure = [piece.confidence for piece in ranked if piece.confidence is not None]
         words = [number for piece in ranked for number in piece.word_confidences or ()]
         return replace(new, confidence=min(sure, default=None), word_confidences=tuple(words))
 
     def report(self) -> None:
         """Warns once about language codes in the text, lines of several sentences, terms, and the length limit."""
-        _warn(
-            self.typed_codes,
-            "source lines that begin with a language code",
-            "a code in the text does not choose the language, target_language does",
-        )
-        _warn(
-            self.of_several,
-            "lines that hold several sentences",
-            "a model of single sentences may leave all but one out; split='sentences' (--split sentences) translates "
-            "each",
-        )
-        _warn(
-            self.encoder.in_parts,
-            f"lines with a sentence that is longer than the {self.encoder.limit} tokens the model reads at once",
-            "it is translated in parts, cut at commas, between words or characters",
-        )
-        _warn(
-            self.constraints.put_back,
-            "lines with a part that the search did not keep, or the vocabulary cannot spell",
-            "it was put in where the alignment says",
-        )
         counted = Counter(name for _, name in sorted(self.constraints.unmet)).most_common()
         names = [f"{name} ({count})" if count > 1 else name for name, count in counted[:20]]
         shown = ", ".join([*names, "..."] if len(counted) > 20 else names)
-        _warn(
-            sorted(line for line, _ in self.constraints.unmet),
-            "terms that are not met",
-            f"{shown}: they cannot be spelt, or found no place",
-        )
-        if self.calibration is not None and self.looked_at:
-            usual = self.calibration.usual
-            now = sorted(self.looked_at)[len(self.looked_at) // 2]
-            if now < self.calibration.far and not self.pipeline.has_warned:
-                self.pipeline.has_warned = True
-                logger.warning(
-                    "these texts are far from what the model was made for: ln P of a subword is %.2f here and %.2f on "
-                    "its development set; the translations may well be nonsense (what it is for, its card says)",
-                    now,
-                    usual,
-                )
+        for lines, what, hint in (
+            (
+                self.typed_codes,
+                "source lines that begin with a language code",
+                "a code in the text does not choose the language, target_language does",
+            ),
+            (
+                self.of_several,
+                "lines that hold several sentences",
+                "a model of single sentences may leave all but one out; split='sentences' (--split sentences) "
+                "translates each",
+            ),
+            (
+                self.encoder.in_parts,
+                f"lines with a sentence that is longer than the {self.encoder.limit} tokens the model reads at once",
+                "it is translated in parts, cut at commas, between words or characters",
+            ),
+            (
+                self.constraints.put_back,
+                "lines with a part that the search did not keep, or the vocabulary cannot spell",
+                "it was put in where the alignment says",
+            ),
+            (
+                sorted(line for line, _ in self.constraints.unmet),
+                "terms that are not met",
+                f"{shown}: they cannot be spelt, or found no place",
+            ),
+        ):
+            if lines:
+                logger.warning("%s: %d, the first is line %d; %s", what, len(lines), lines[0], hint)
         if self.unfinished:
             more = self.longest < (positions_of(self.parts.model.config) or math.inf) - 1
             remedy = "raise max_new_tokens" if more else "the model has no more positions"
@@ -243,29 +211,19 @@ class TranslationCall(BatchSearch):
             )
 
 
-def _warn(lines: Sequence[int], what: str, hint: str) -> None:
-    """Warns of some lines, if there are any."""
-    if lines:
-        logger.warning("%s: %d, the first is line %d; %s", what, len(lines), lines[0], hint)
-
-
-class AtOnce:
-    """Executor that runs each call at once, in the caller's thread."""
-
-    def __enter__(self) -> AtOnce:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        pass
-
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls the function; `result` of what is returned returns what that did."""
-        found = function(*arguments)
-        return SimpleNamespace(result=lambda: found)
+def _joined_alignment(ranked: Sequence[Hypothesis], pieces: Sequence[Piece]) -> tuple[tuple[int, int], ...]:
+    """Returns the alignment of a text from those of its pieces: words are numbered on."""
+    texts, before, found = [best.text for best in ranked], "", list[tuple[int, int]]()
+    for number, (best, piece) in enumerate(zip(ranked, pieces, strict=True)):
+        target = join([*texts[:number], ""], pieces[: number + 1])
+        first, second = (len(f"{text}x".split()) - 1 for text in (before, target))  # of the next character's word
+        found += [(i + first, j + second) for i, j in best.alignment or ()]
+        before += piece.text + piece.space
+    return tuple(sorted(found))
 
 
 def _numbered(groups: Iterable[Sequence[str]], first_line: int, done: int) -> Iterator[tuple[int, Sequence[str]]]:
-    """Yields the line of each group's first text, and the group, but for the first `done` texts."""
+    """Yields (line of the first text, texts) of each group; skips the first `done` texts."""
     line = first_line
     for texts in groups:
         line += len(texts)
@@ -280,7 +238,7 @@ def _one_ahead(items: Iterable[Any]) -> Iterator[Any]:
         for item in items:
             yield from before
             before = [item]
-    except Exception:
+    except (Exception, KeyboardInterrupt):
         yield from before
         raise
     yield from before

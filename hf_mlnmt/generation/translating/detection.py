@@ -26,7 +26,7 @@ class Detected(NamedTuple):
     taken_as: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns what an answer says of it."""
+        """Returns the fields that are not None, for JSON."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 
 

@@ -14,26 +14,23 @@ A direction says so to the encoder of texts, and to generate().
 
 from __future__ import annotations
 
-import functools
-import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hf_mlnmt.common.errors import UserError, suggest
+from hf_mlnmt.common.errors import UserError, say_once, suggest
 from hf_mlnmt.data.tokenizer import language_code, languages_of
 
 if TYPE_CHECKING:
     from hf_mlnmt.generation.translating.loading import Parts
 
-logger = logging.getLogger(__name__)
 _MARIAN_CODE = re.compile(r">>(.+)<<")
 
 
 @dataclass(frozen=True)
 class Direction:
-    """A prefix of each source and arguments of generate(); `source` is the src_lang of the tokenizer's copy."""
+    """How a model is told its languages: tokens or text before each source, src_lang, arguments of generate()."""
 
     prefix_ids: tuple[int, ...] = ()
     prefix_text: str = ""
@@ -60,7 +57,7 @@ def direction(model: Any, tokenizer: Any, source: str | None, target: str | None
         return Direction(prefix_text=_phrase(model, source, target, name))
     known = _prefix_tokens(tokenizer)
     if source is not None and known and source not in known:
-        _say_once(
+        say_once(
             f"source_language {source!r} changes nothing: {name or 'the model'} is told the target language alone, and "
             f"knows of {', '.join(known)}"
         )
@@ -71,11 +68,6 @@ def direction(model: Any, tokenizer: Any, source: str | None, target: str | None
         if value is not None:
             raise UserError(f"{option} {value!r}: {name or 'this model'} has no language codes. Leave the option out.")
     return Direction()
-
-
-@functools.cache
-def _say_once(message: str) -> None:
-    logger.warning(message)
 
 
 def has_modules(model: Any) -> bool:
@@ -139,7 +131,7 @@ def _code_ids(tokenizer: Any) -> dict[str, int]:
 
 
 def _prefix_tokens(tokenizer: Any) -> dict[str, str]:
-    """Returns {code: the token that is put before the source} of ours, or Marian's."""
+    """Returns {code: token before the source} of a tokenizer of this package or of Marian's."""
     if languages := languages_of(tokenizer):
         return {language: language_code(language) for language in languages}
     tokens = getattr(tokenizer, "supported_language_codes", ())

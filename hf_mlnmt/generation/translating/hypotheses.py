@@ -1,14 +1,18 @@
-"""Translations with their scores; the translations of a text's pieces as one; how they are written as lines."""
+"""Translations with their scores, and how sure a calibrated model is of them."""
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from hf_mlnmt.generation.translating.alignments import Link, joined, to_pharaoh, words_of_target
-from hf_mlnmt.generation.translating.segments import Piece, join
+import numpy as np
+
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.generation.translating.alignments import Link, words_of_target
+
+CONFIDENCE = "confidence"  # the key of a generation config
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Alternative(Hypothesis):
-    """The translation with one of the likeliest next words behind a prefix, and the word's probability there.
+    """A translation that continues a prefix with one of the likeliest next words, and that word's probability.
 
     `word` is whole: the prefix's last one, completed, unless white space ends it; "" where the translation ends. In a
     script without spaces it is a token's characters.
@@ -46,7 +50,7 @@ class Alternative(Hypothesis):
 
 @dataclass(frozen=True)
 class Scored(Hypothesis):
-    """A translation that was given, with its tokens, the end among them, and ln P of each."""
+    """A translation given by the caller, its tokens with the end of sentence, and ln P of each token."""
 
     tokens: tuple[str, ...] = ()
     token_log_probabilities: tuple[float, ...] = ()
@@ -73,49 +77,45 @@ def least_by_word(tokenizer: Any, ids: Sequence[int], logs: Sequence[float], tex
     return least
 
 
-def joined_alignment(ranked: Sequence[Hypothesis], pieces: Sequence[Piece]) -> tuple[Link, ...]:
-    """Returns the alignment of a text from those of its pieces: words are numbered on."""
-    sources = ["".join(piece.text + piece.space for piece in pieces[:i]) for i in range(len(pieces))]
-    texts = [hypothesis.text for hypothesis in ranked]
-    targets = [join([*texts[:i], ""], pieces[: i + 1]) for i in range(len(pieces))]
-    return joined(zip(sources, targets, [hypothesis.alignment or () for hypothesis in ranked]))
+@dataclass(frozen=True)
+class Calibration:
+    """A model's confidences: equations 1 and 2 of choosing/confidence.py.
 
-
-def unsure(source: str, result: list[Hypothesis], below: float | None, mark: str | None) -> list[Hypothesis]:
-    """Returns the result with a mark before the translations whose confidence is `below`, or without a mark with the
-    source in their place."""
-    if below is None:
-        return result
-    return [
-        best if (best.confidence or 0.0) >= below else replace(best, text=source if mark is None else mark + best.text)
-        for best in result
-    ]
-
-
-def format_result(
-    number: int, source: str, result: list[Hypothesis], jsonl: bool, scores: bool, plain: bool = False
-) -> str:
-    """Returns a text's result as it is written.
-
-    Plain: the translation, or 'number ||| translation ||| score' for each of an n-best list (from 0, as in Moses), with
-    alignments as ' ||| 0-0 1-2' behind it. jsonl: an object with source, translation, alignment, confidences and next
-    words, with `scores` also score, log_probability and length, and n_best when there is more than one.
+    scores, values: knots of (1), ascending. word: a and b of (2). sentences: how many they were fitted to.
     """
-    links = [None if best.alignment is None else to_pharaoh(best.alignment) for best in result]
-    if not jsonl:
-        texts = [best.text.replace("\n", " ") for best in result]
-        shown = [text if plain else f"{number} ||| {text} ||| {best.score:.6f}" for text, best in zip(texts, result)]
-        return "\n".join(line if link is None else f"{line} ||| {link}" for line, link in zip(shown, links))
-    records, numbers = [], ("score", "log_probability", "length")
-    sure = ("confidence", "word_confidences", "word", "probability")
-    for best, link in zip(result, links):
-        records.append({"translation": best.text} | ({} if link is None else {"alignment": link}))
-        records[-1] |= {name: value for name in sure if (value := getattr(best, name, None)) is not None}
-        if scores or len(result) > 1:
-            records[-1] |= {name: getattr(best, name) for name in numbers}
-    record: dict[str, Any] = {"source": source, **records[0]}
-    if not scores:
-        record = {name: value for name, value in record.items() if name not in numbers}
-    if len(records) > 1:
-        record["n_best"] = records
-    return json.dumps(record, ensure_ascii=False)
+
+    scores: list[float]
+    values: list[float]
+    word: list[float]
+    sentences: int
+
+    @classmethod
+    def of(cls, generation_config: Any) -> Calibration | None:
+        """Returns a model's calibration, or None. Raises: UserError for one that is damaged."""
+        given = getattr(generation_config, CONFIDENCE, None)
+        if given is None:
+            return None
+        try:
+            known = cls(**{field.name: given[field.name] for field in fields(cls)})
+            numbers = [*known.scores, *known.values, *known.word]
+            good = len(known.scores) == len(known.values) > 0 and len(known.word) == 2
+            if not (good and all(map(math.isfinite, numbers)) and known.scores == sorted(known.scores)):
+                raise ValueError("knots")
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"generation_config.json: '{CONFIDENCE}' is no calibration. Make it again: hf-mlnmt model calibrate."
+            ) from error
+        return known
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields, for JSON."""
+        return asdict(self)
+
+    def of_translation(self, score: float) -> float:
+        """Returns equation 1."""
+        return float(np.interp(score, self.scores, self.values))
+
+    def of_word(self, least: float) -> float:
+        """Returns equation 2."""
+        a, b = self.word
+        return 1 / (1 + math.exp(min(700.0, -(a * least + b))))

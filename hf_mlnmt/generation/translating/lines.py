@@ -6,6 +6,7 @@ folder beside it (journal.py) and goes on where it was stopped.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -18,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import check_file, explained, is_special, only_one, packing
-from hf_mlnmt.common.made_from import digest
+from hf_mlnmt.common.made_from import check_same, digest, identity_of_text
 from hf_mlnmt.data.formats import Form
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.generation.synthetic.journal import Journal, check_same, identity_of_text
+from hf_mlnmt.generation.translating.journal import Journal
 from hf_mlnmt.generation.translating.options import DecodingOptions
 
 if TYPE_CHECKING:
+    from hf_mlnmt.generation.translating.hypotheses import Hypothesis
     from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
 
 STANDARD_INPUT = "-"
@@ -61,7 +63,7 @@ class Shard:
         return cls(number, count)
 
     def windows(self, sizes: Sequence[int]) -> tuple[range, range]:
-        """Returns its part of a text of windows of so many lines: numbers of its windows and of its lines, from 0.
+        """Returns the numbers, from 0, of the shard's windows and lines; sizes: lines of each window of the text.
 
         Raises: UserError where there are fewer windows than shards.
         """
@@ -130,7 +132,7 @@ def pipe_groups(stream: Any = None) -> Iterator[list[str]]:
 
 
 def _lines(path: str | Path, form: Form) -> Iterator[str]:
-    """Yields a file's lines, as strict as a pipe's: any number, of any length, control characters as they are."""
+    """Yields a file's lines: any number, of any length, with control characters but NUL."""
     free: dict[str, Any] = {"max_characters": 10**9, "keep_controls": True, "may_be_empty": True}
     lines = read_lines(path, _REMEDY, form=form, **free)
     for number, line in enumerate(lines, start=1):
@@ -166,8 +168,9 @@ def _show(text: str | bytes) -> None:
 def opened(
     output: Path | None, about: Mapping[str, Any] | None = None
 ) -> Iterator[tuple[int, Callable[[str | bytes, int], Any]]]:
-    """Yields how many lines are done already, and what writes the text of more: it takes the text (of a document, the
-    bytes) and the lines done.
+    """Context manager that opens an output: yields the number of lines that are done, and a function `write`.
+
+    write: takes text (of a document, bytes) and the number of lines that are done with it.
 
     Standard output, a device or a pipe get the text at once. A file is made in the folder NAME.part, packed as its
     name says, and goes on from there when it was stopped; `about` is what it is made from, {"model", "text",
@@ -212,23 +215,9 @@ def opened(
                     shutil.rmtree(folder, ignore_errors=True)
 
 
-def made_from(
-    model: Mapping[str, Any], texts: Sequence[Mapping[str, Any]] | None, decoding: DecodingOptions, **others: Any
-) -> dict[str, Any] | None:
-    """Returns what `opened` compares: model, text and settings; None where these cannot go on in the middle."""
-    if texts is None or decoding.depends_on_all_before:
-        return None
-    settings = {field.name: getattr(decoding, field.name) for field in fields(decoding) if field.name != "progress"}
-    settings = {
-        name: digest(value) if isinstance(value, Mapping | list) and value else value
-        for name, value in {**settings, **others}.items()
-    }
-    return {"model": model, "text": list(texts), "settings": settings}
-
-
 @dataclass(frozen=True)
 class Style:
-    """Options of `hypotheses.format_result`: text or JSON, and the treatment of unsure translations.
+    """The form of results: text or JSON, and what replaces translations that are unsure.
 
     `below`: a confidence; translations that are less sure get `mark` before them, or without a mark the source instead.
     """
@@ -237,6 +226,42 @@ class Style:
     scores: bool = False
     below: float | None = None
     mark: str | None = None
+
+    def written(self, number: int, source: str, result: Sequence[Hypothesis], plain: bool = False) -> str:
+        """Returns a text's result as it is written.
+
+        Plain: the translation, or 'number ||| translation ||| score' for each of an n-best list (from 0, as in Moses),
+        with alignments as ' ||| 0-0 1-2' behind it. jsonl: an object with source, translation, alignment, confidences
+        and next words, with `scores` also score, log_probability and length, and n_best when there is more than one.
+        """
+        from hf_mlnmt.generation.translating.alignments import to_pharaoh
+
+        if self.below is not None:
+            result = [self._marked(source, best, self.below) for best in result]
+        links = [None if best.alignment is None else to_pharaoh(best.alignment) for best in result]
+        if not self.jsonl:
+            lines = [best.text.replace("\n", " ") for best in result]
+            if not plain:
+                lines = [f"{number} ||| {line} ||| {best.score:.6f}" for line, best in zip(lines, result)]
+            return "\n".join(line if link is None else f"{line} ||| {link}" for line, link in zip(lines, links))
+        records, numbers = [], ("score", "log_probability", "length")
+        named = ("confidence", "word_confidences", "word", "probability")
+        for best, link in zip(result, links):
+            records.append({"translation": best.text} | ({} if link is None else {"alignment": link}))
+            records[-1] |= {name: value for name in named if (value := getattr(best, name, None)) is not None}
+            if self.scores or len(result) > 1:
+                records[-1] |= {name: getattr(best, name) for name in numbers}
+        record: dict[str, Any] = {"source": source, **records[0]}
+        if not self.scores:
+            record = {name: value for name, value in record.items() if name not in numbers}
+        if len(records) > 1:
+            record["n_best"] = records
+        return json.dumps(record, ensure_ascii=False)
+
+    def _marked(self, source: str, best: Hypothesis, below: float) -> Hypothesis:
+        if (best.confidence or 0.0) >= below:
+            return best
+        return replace(best, text=source if self.mark is None else self.mark + best.text)
 
 
 class TextFiles:
@@ -282,12 +307,20 @@ class TextFiles:
                 raise UserError(f"{file}: {given} lines for {texts} texts: give one for each text.")
 
     def made_from(self, model: Mapping[str, Any], style: Style, **others: Any) -> dict[str, Any] | None:
-        """Returns what `opened` compares, by which an output that was begun goes on; None where it cannot.
+        """Returns what the output is made from, which `opened` compares; None where it cannot go on when stopped.
 
-        model: its identity (journal.py). others: further settings that decide the translations.
+        model: its identity (common/made_from.py). others: further settings that decide the translations.
         """
-        shard = None if self.shard is None else str(self.shard)
-        return made_from(model, self.texts, self.decoding, window=self.window, shard=shard, **asdict(style), **others)
+        if self.texts is None or self.decoding.depends_on_all_before:
+            return None
+        settings = {field.name: getattr(self.decoding, field.name) for field in fields(self.decoding)}
+        settings |= {"window": self.window, "shard": self.shard and str(self.shard), **asdict(style), **others}
+        settings = {
+            name: digest(value) if isinstance(value, Mapping | list) and value else value
+            for name, value in settings.items()
+            if name != "progress"
+        }
+        return {"model": model, "text": self.texts, "settings": settings}
 
     def translate(
         self,
@@ -302,17 +335,13 @@ class TextFiles:
         update: called with the number of lines translated since the last call.
         """
         from hf_mlnmt.generation.translating.call import TranslationCall
-        from hf_mlnmt.generation.translating.hypotheses import format_result, unsure
 
         call, count = TranslationCall(pipeline, self.decoding), done
         plain = not self.decoding.num_return_sequences and not style.scores  # no n-best list: the translation alone
         groups = call.translate_groups(self.groups, update, 1 + self.first, done, self.texts is not None)
         for line, group, results in groups:
             count += len(group)
-            written = []
-            for number, (source, result) in enumerate(zip(group, results, strict=True), line - 1):
-                result = unsure(source, result, style.below, style.mark)
-                written.append(format_result(number, source, result, style.jsonl, style.scores, plain) + "\n")
-            write("".join(written), count)
+            numbered = enumerate(zip(group, results, strict=True), line - 1)
+            write("".join(f"{style.written(number, *pair, plain)}\n" for number, pair in numbered), count)
         if self.total is None:
             self._check_counts(count)

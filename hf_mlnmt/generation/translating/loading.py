@@ -133,7 +133,7 @@ def load_scored(name: str, device: str | None = None) -> tuple[Any, Tokenizers]:
 
 
 def parts_in_memory(model: Any, tokenizer: Any) -> Parts:
-    """Makes a system of a model and its tokenizer; one of ours (TranslationTokenizer) is that of both sides.
+    """Makes a system of a model and its tokenizer; a TranslationTokenizer of this package serves both sides.
 
     The model is put into evaluation mode. Raises: UserError where one is missing, or their vocabularies do not fit.
     """
@@ -150,7 +150,7 @@ def parts_in_memory(model: Any, tokenizer: Any) -> Parts:
 
 
 def _without_adapter(model: Any) -> Any:
-    """Takes out the base model, with adapters in its layers; what puts prompts before the input stays around it."""
+    """Returns the base model of a PEFT model, adapters in its layers; a PEFT model of prompts is returned itself."""
     if not hasattr(model, "active_peft_config") or model.active_peft_config.is_prompt_learning:
         return model
     return model.get_base_model()

@@ -38,9 +38,9 @@ LengthNormalization = Literal["generate", "length", "length+1", "gnmt"]
 LENGTH_NORMALIZATIONS: tuple[str, ...] = get_args(LengthNormalization)
 LARGEST_EXPONENT = 10.0  # float32 holds L^10 of 5,000 tokens
 LARGEST_SEED = 2**64 - 1
-OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases", "draft")  # options that may be a list, one for each text
+OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases")  # options that may be a list, one for each text
 CONSTRAINTS = ("terms", "force_phrases", "keep")  # on what a translation must have
-ONE_BY_ONE = ("do_sample", "mbr", "rerank", "num_return_sequences", "draft")  # what `alternatives` exclude
+ONE_BY_ONE = ("do_sample", "mbr", "rerank", "num_return_sequences")  # what `alternatives` exclude
 SAMPLERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma")
 CONTROL = re.compile(r"[\0-\x08\x0e-\x1f\x7f]")  # what no text has
 REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
@@ -55,7 +55,7 @@ FEATURES_OF = ("translation", "reverse", "language-model", "command")
 _IDENTITY: Form = {"name": str, "files": dict}
 RERANKER: Form = {
     "features": {...: float},
-    "by?": str,
+    "by?": str,  # "sentence", of files that an earlier version made
     "samples?": int,
     "decoding?": dict,
     "made_from?": {"model?": (None, _IDENTITY), "models?": {...: _IDENTITY}},
@@ -204,7 +204,7 @@ MOST_WEIGHT = 1e6  # of a feature: sums of larger ones are rounded away or infin
 
 
 def checked_reranker(given: Any) -> dict[str, Any]:
-    """Returns the content of a file of weights, or of a mapping as it has.
+    """Returns the content of a reranker's file, or of a mapping of the same form.
 
     Raises: UserError for no such file, another content, or a feature that there is not.
     """
@@ -218,13 +218,15 @@ def checked_reranker(given: Any) -> dict[str, Any]:
         check_feature(name, where)
         if abs(weight) > MOST_WEIGHT:
             raise UserError(f"{where}: features: {name}: {weight:g} is no weight: at most {MOST_WEIGHT:g} is expected.")
-    if not content["features"] or content.get("by", "sentence") not in ("sentence", "document"):
-        raise UserError(f"{where}: expected one of 'features' or more, and 'by' as sentence or document.")
+    if not content["features"]:
+        raise UserError(f"{where}: expected one of 'features' or more.")
+    if content.get("by", "sentence") != "sentence":
+        raise UserError(f"{where}: 'by' {content['by']} is no longer there: candidates are chosen by sentence.")
     return dict(content)
 
 
 def check_feature(name: str, where: str) -> None:
-    """Raises UserError for what names no feature."""
+    """Raises UserError for a name that is no feature of a reranker."""
     kind, equal, what = name.partition("=")
     if kind not in (FEATURES_OF if equal else FEATURES) or (equal and not what.strip()):
         known = [*FEATURES, *(f"{other}=..." for other in FEATURES_OF)]
@@ -257,9 +259,6 @@ class DecodingOptions:
         parser=str,
     )
     terms_ignore_case: bool = option("Find terms in a text in capitals and small letters alike.", default=False)
-    terms_consistent: bool = option(
-        "Of a term's several translations the one that is chosen first, in the text's order, stays.", default=False
-    )
     # A text for all, or one for each; lexical_constraints.py.
     force_phrases: str | Sequence[Any] | None = option(
         "The translation has this; several phrases have tabs between them, alternatives |||. Needs --beams.",
@@ -279,12 +278,6 @@ class DecodingOptions:
         metavar="NAME",
         parser=list,
         choices=tuple(PATTERNS),
-    )
-    # A text for all, or one for each; search/drafts.py.
-    draft: str | Sequence[str] | None = option(
-        "What the translation is likely to be, the last one of a text that is being typed: as far as a greedy search "
-        "agrees it is taken as it is. Changes the time, not the translation.",
-        panel=SPEED,
     )
     num_beams: int | None = option("Beam size; 1 is greedy.", "--beams", "-b", min=1)
     # Where it is given, the result is lists of Hypothesis, with scores.
@@ -476,14 +469,12 @@ class DecodingOptions:
         for name, texts in (("target_prefix", parts), ("prefix", [self.prefix])):
             if wrong := next((text for text in texts if isinstance(text, str) and CONTROL.search(text)), None):
                 yield f"{name}: {wrong!r} has a control character; leave it out."
-        for name in ("force_phrases", "bad_phrases", "draft"):
+        for name in ("force_phrases", "bad_phrases"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str | list | tuple):
                 yield f"{name}: {value!r} is neither a text for all nor a list, one for each text."
-        for name in ("terms_consistent", "terms_ignore_case"):
-            if getattr(self, name) and not self.terms:
-                said = f"--{name.replace('_', '-')}"
-                yield f"{name} ({said}): is of terms (--terms), a glossary; give one, or leave it out."
+        if self.terms_ignore_case and not self.terms:
+            yield "terms_ignore_case (--terms-ignore-case): is of terms (--terms), a glossary: give one, or leave it."
         if self.early_stopping not in (None, True, False, "never"):
             yield f"early_stopping: {self.early_stopping!r} is neither True nor False nor 'never'."
         for name, choices in (("split", ("long", "sentences")), ("draws", ("batch", "row", "text"))):
@@ -506,17 +497,14 @@ class DecodingOptions:
             yield f"mbr: {self.mbr} of {self.num_beams} beams (num_beams): raise that, or leave it out, for samples."
         if self.alternatives and (other := self._first_given(*ONE_BY_ONE)):
             yield f"alternatives: each is one search for the best translation: leave {other} out."
-        several = "num_beams" if (self.num_beams or 1) > 1 else None
-        if self.draft and (other := several or self._first_given("do_sample", "mbr", "rerank")):
-            yield f"draft: is of a greedy search: leave {other} out."
         if self.mbr and (self.num_return_sequences or 1) > self.mbr:
             yield f"num_return_sequences: {self.num_return_sequences} of {self.mbr} candidates (mbr); lower it."
         if self.draws == "text" and (self.mbr or self.num_return_sequences or 1) * (self.num_beams or 1) > 1:
             yield "draws by text are of one translation: leave num_return_sequences, num_beams and mbr out."
         if self.rerank:
-            yield from self._problems_of_reranking(self.rerank)
+            yield from self._problems_of_reranking()
 
-    def _problems_of_reranking(self, reranker: Any) -> Iterator[str]:
+    def _problems_of_reranking(self) -> Iterator[str]:
         several, beams = self.num_return_sequences or 1, self.num_beams
         if self.draws == "text":
             yield "draws by text are of one translation, and rerank wants several: leave draws out."
@@ -524,8 +512,6 @@ class DecodingOptions:
             yield "rerank: of beams or of samples: leave num_beams or do_sample out."
         if several > ((self.samples if self.do_sample else beams) or several):
             yield f"num_return_sequences: {several} is more than there are candidates for rerank; lower it."
-        if reranker.get("by") == "document" and several > 1:
-            yield "rerank: by document finds one translation: leave num_return_sequences out."
 
     def _problems_of_numbers(self) -> Iterator[str]:
         for item in fields(self):
@@ -536,15 +522,8 @@ class DecodingOptions:
                 yield f"{item.name}: {value!r} is not a whole number of at least {least}."
             if value > item.metadata.get("max", math.inf):
                 yield f"{item.name}: {value} is too large: at most {item.metadata['max']}."
-        for name in (
-            "length_penalty",
-            "alpha",
-            "beta",
-            "repetition_penalty",
-            "diversity_penalty",
-            *(set(SAMPLERS) - {"top_k"}),
-        ):
-            if (value := getattr(self, name)) is not None and (problem := problem_of_number(name, value)):
+        for name in NUMBERS:
+            if (value := getattr(self, name, None)) is not None and (problem := problem_of_number(name, value)):
                 yield problem
         if self.min_new_tokens and self.max_new_tokens and self.min_new_tokens > self.max_new_tokens:
             yield f"min_new_tokens: {self.min_new_tokens} is more than max_new_tokens, {self.max_new_tokens}; lower it."
@@ -556,7 +535,7 @@ class DecodingOptions:
 
     @property
     def draws_by_text(self) -> bool:
-        """Returns whether tokens are drawn by pipeline.py."""
+        """Returns whether tokens are drawn by `TextDraws` (searching.py)."""
         return self.do_sample and self.draws == "text"
 
     @property
@@ -568,8 +547,8 @@ class DecodingOptions:
 
     @property
     def depends_on_all_before(self) -> bool:
-        """Returns whether a translation follows from what earlier texts drew, or which terms they chose, too."""
-        return bool(self.samples) or (self.do_sample and self.draws != "text") or self.terms_consistent
+        """Returns whether a translation depends on the random draws of earlier texts."""
+        return bool(self.samples) or (self.do_sample and self.draws != "text")
 
     def beams(self, model: Any) -> int:
         """Returns the beam size: as asked, else the model's own; 1 when sampling."""
@@ -597,8 +576,6 @@ class DecodingOptions:
         for name in CONSTRAINTS:
             if getattr(self, name) and beams == 1:
                 raise OptionError(f"{name}: need a beam search; say num_beams (--beams) too, of 4 or more.")
-        if self.draft and beams > 1:
-            raise OptionError(f"draft: is of a greedy search, this one has {beams} beams; say num_beams=1 (--beams 1).")
         # Where draws are by text, their processor leaves only one token to choose.
         sampled = bool(self.samples) or (self.do_sample and not self.draws_by_text)
         arguments: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n, "do_sample": sampled}

@@ -3,8 +3,8 @@
 1. A text is cut at line ends, with split="sentences" (the verb's default) into sentences, and what is too long to fit
    (segments.py).
 2. The pieces get what a direction puts before them (directions.py) and are encoded.
-3. Batches, the longest pieces first, go through model.generate() (batches.py), or CTranslate2 where it is asked for by
-   name (ctranslate2.py). With `mbr` the best of the samples is chosen (minimum_risk.py).
+3. Batches, the longest pieces first, go through model.generate() (batches.py). With `mbr` or `rerank` the best of the
+   candidates is chosen (choosing/).
 4. Ids become text, with confidences if they are asked for (confidence.py); pieces are joined (call.py).
 
 call.py goes through the stages, searching.py does 3 and 4 for one batch; the options are one object (options.py).
@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, lru_cache, partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -24,76 +25,55 @@ from rich.progress import Progress
 
 from hf_mlnmt.common.errors import OptionError, UserError, suggest
 from hf_mlnmt.common.languages import direction_of
-from hf_mlnmt.common.made_from import digest
+from hf_mlnmt.common.made_from import digest, sha256_of_files
+from hf_mlnmt.common.model_folder import MODEL_FILES, fetch_small_files
 from hf_mlnmt.generation.choosing.minimum_risk import MinimumRisk
 from hf_mlnmt.generation.choosing.reranking import Reranker, given_translations
-from hf_mlnmt.generation.translating.batches import Generated, arguments_of_texts, generate, rows_by_text
+from hf_mlnmt.generation.translating.batches import arguments_of_texts, rows_by_text
 from hf_mlnmt.generation.translating.call import TranslationCall
-from hf_mlnmt.generation.translating.ctranslate2 import CTranslate2Search, installed
 from hf_mlnmt.generation.translating.directions import has_modules, language_codes
 from hf_mlnmt.generation.translating.hypotheses import Hypothesis, Scored
 from hf_mlnmt.generation.translating.loading import Parts, load, parts_in_memory
 from hf_mlnmt.generation.translating.options import OF_TEXTS, DecodingOptions, forced_first, of_texts
 from hf_mlnmt.search.hypotheses import normalized
 
-ENGINES = ("torch", "ctranslate2")
 NAMES = ("source_language", "target_language")
 USUAL = DecodingOptions()
-
-
-def check_engine(engine: str) -> None:
-    """Raises UserError for an engine that is unknown or not installed."""
-    if engine not in ENGINES:
-        raise UserError(f"engine {engine!r}: unknown{suggest(engine, ENGINES)}; known: {', '.join(ENGINES)}.")
-    if engine == "ctranslate2" and not installed():
-        raise UserError("engine 'ctranslate2' needs CTranslate2: pip install 'hf-mlnmt[export]'.")
+COLUMN = "text"
 
 
 class TranslationPipeline:
     """A loaded model that translates texts.
-
-    `engine`: "torch" (generate()) or "ctranslate2" (by its own rules; see ctranslate2.py).
 
     >>> translate = TranslationPipeline.from_pretrained("runs/multi30k/average")
     >>> translate(["A man rides a bicycle."], num_beams=5)
     ['Ein Mann fährt Fahrrad.']
     """
 
-    def __init__(
-        self, model: Any, tokenizer: Any = None, name: str = "", engine: str = "torch", rounded: bool = False
-    ) -> None:
+    def __init__(self, model: Any, tokenizer: Any = None, name: str = "") -> None:
         """Takes a model (with an adapter, quantised) and its tokenizer in memory, or the `Parts` of a system.
-
-        `rounded`: CTranslate2 shall round weights to int8, which are in float32.
 
         Raises: UserError where one of the two is missing, or they do not belong together.
         """
-        check_engine(engine)
-        self.name, self.engine, self.rounded = name, engine, rounded
+        self.name = name
         self._choosers: dict[Any, Any] = {}
-        self.take(model if isinstance(model, Parts) else parts_in_memory(model, tokenizer))
+        self.parts = model if isinstance(model, Parts) else parts_in_memory(model, tokenizer)
 
-    def take(self, parts: Parts) -> None:
-        """Replaces model and tokenizers, and the engine's search with them."""
-        self.parts, self.has_warned = parts, False  # of texts that are far from what the model knows
-        self.run_batch: Callable[..., list[list[Generated]]] = partial(generate, parts)
-        if self.engine == "ctranslate2":
-            self.run_batch = CTranslate2Search(parts, self.rounded, self.name or "the model")
-
-    def minimum_risk(self, options: DecodingOptions) -> MinimumRisk:
-        """Returns the minimum-Bayes-risk selector; loads its metric once."""
-        utility, language = options.utility or "chrf", options.target_language
-        return self._kept((utility, language), lambda: MinimumRisk(utility, str(self.model.device), language))
-
-    def reranker(self, options: DecodingOptions) -> Reranker:
-        """Returns the reranker; loads its models and starts its commands once."""
-        source, target = direction_of(self.name) or (None, None)  # of a model that is not told them
-        languages = options.source_language or source, options.target_language or target
+    def chooser(self, options: DecodingOptions) -> MinimumRisk | Reranker | None:
+        """Returns the chooser among a sentence's candidates, loaded once; None: the search's best is taken."""
         device = str(self.model.device)
-        content: Any = options.rerank
-        return self._kept((digest(content), *languages), lambda: Reranker(content, self.name, device, languages))
-
-    def _kept(self, key: Any, make: Callable[[], Any]) -> Any:
+        key: tuple[Any, ...]
+        make: Callable[[], MinimumRisk | Reranker]
+        if options.mbr:
+            utility, language = options.utility or "chrf", options.target_language
+            key, make = (utility, language), partial(MinimumRisk, utility, device, language)
+        elif options.rerank:
+            source, target = direction_of(self.name) or (None, None)  # of a model that is not told them
+            languages = options.source_language or source, options.target_language or target
+            content: Any = options.rerank
+            key, make = (digest(content), *languages), partial(Reranker, content, self.name, device, languages)
+        else:
+            return None
         if key not in self._choosers:
             self._choosers[key] = make()
         return self._choosers[key]
@@ -105,7 +85,7 @@ class TranslationPipeline:
 
     @model.setter
     def model(self, model: Any) -> None:
-        self.take(self.parts._replace(model=model))
+        self.parts = self.parts._replace(model=model)
 
     @classmethod
     def from_pretrained(
@@ -114,7 +94,6 @@ class TranslationPipeline:
         device: str | None = None,
         dtype: str = "auto",
         *,
-        engine: str = "torch",
         fast: bool = True,
         **options: Any,
     ) -> TranslationPipeline:
@@ -123,16 +102,12 @@ class TranslationPipeline:
         Args:
             device: default: a GPU where there is one, but a CPU for int8.
             dtype: auto (as saved), float32, bfloat16, float16; int8: the weights of linear layers rounded.
-            engine: "torch" or "ctranslate2".
             fast: a MarianMTModel, M2M100, NLLB, BART or mBART becomes this package's baseline, as by import_model, with
                 the same outputs; False leaves it as it is.
 
-        Raises: UserError when it cannot be loaded, or the engine that is named cannot run it.
+        Raises: UserError when it cannot be loaded.
         """
-        check_engine(engine)
-        rounded = dtype == "int8" and engine == "ctranslate2"  # which rounds by itself, on a CPU
-        device, dtype = (device or "cpu", "float32") if rounded else (device, dtype)
-        return cls(load(str(name), device, dtype, fast=fast, **options), None, str(name), engine, rounded)
+        return cls(load(str(name), device, dtype, fast=fast, **options), None, str(name))
 
     @property
     def languages(self) -> list[str]:
@@ -163,7 +138,7 @@ class TranslationPipeline:
     def score(
         self, texts: Sequence[str], translations: Sequence[str], decoding: DecodingOptions = USUAL, **options: Any
     ) -> list[Scored]:
-        """Returns what the model makes of a given translation of each text, taken whole, as a search would score it.
+        """Scores a given translation of each text, taken whole, as a search would score it.
 
         options: languages, length_penalty and length_normalization.
         Raises: UserError for other numbers of texts, and texts longer than the model reads.
@@ -250,6 +225,90 @@ class TranslationPipeline:
                 raise OptionError(f"{name}: {len(given)} given for {count} texts: give one for each text.")
 
 
+class Translate:
+    """A function that adds a column of translations to batches of columns, {name: list or numpy array}, for `datasets`
+    and Ray Data.
+
+    >>> dataset.map(Translate("runs/demo/average", num_beams=5), batched=True)
+    >>> dataset.map_batches(Translate, fn_constructor_args=["runs/demo/average"], concurrency=4)
+
+    The model is loaded at the first batch, once a process. A pickled Translate holds no model, only its name, the
+    options and a digest of the model's files, by which `datasets` knows whether it did this before.
+
+    Args:
+        model: a folder or a Hub name.
+        column: of the texts; None: "text", or the only column of texts.
+        into: the new column, which may be `column` itself. A text for each text, or with num_return_sequences the list
+            of its translations, best first. Empty texts stay empty, None stays None.
+        device, dtype, revision, trust_remote_code: as in TranslationPipeline.from_pretrained.
+        options: the fields of DecodingOptions, others go to generate().
+
+    Raises: UserError for options that cannot be, and later for a model or a batch that cannot be read.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        column: str | None = None,
+        into: str = "translation",
+        device: str | None = None,
+        dtype: str = "auto",
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+        **options: Any,
+    ) -> None:
+        self.model, self.column, self.into = str(model), column, into
+        self.options = DecodingOptions().with_keywords(options)
+        self.loading: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.loading |= {"revision": revision} if revision else {}
+        self.loading |= {"trust_remote_code": True} if trust_remote_code else {}
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the batch and its translations."""
+        column = self._column(batch)
+        if self.into in batch and self.into != column:
+            raise UserError(f"into: the batch has a column {self.into!r} already. Give the translations another name.")
+        texts = list(batch[column])
+        for number, text in enumerate(texts):
+            if not (text is None or isinstance(text, str)):
+                raise UserError(
+                    f"column {column!r}, row {number} of a batch: {text!r} is no text. Give texts, or None."
+                )
+        numbers = [number for number, text in enumerate(texts) if text is not None]
+        pipeline = _loaded(self.model, self.content, **self.loading)
+        results = pipeline([str(texts[number]) for number in numbers], self.options)
+        translations: list[Any] = [None] * len(texts)
+        for number, result in zip(numbers, results, strict=True):
+            translations[number] = result if isinstance(result, str) else [each.text for each in result]
+        return {**batch, self.into: translations}
+
+    def _column(self, batch: Mapping[str, Any]) -> str:
+        if self.column is not None and self.column not in batch:
+            near = suggest(self.column, batch)
+            raise UserError(f"column: the batch has no {self.column!r}{near}; it has {', '.join(batch)}.")
+        if self.column is not None or COLUMN in batch:
+            return self.column or COLUMN
+        of_texts = [name for name in batch if all(text is None or isinstance(text, str) for text in batch[name])]
+        if len(of_texts) != 1:
+            raise UserError(f"column: say which one holds the texts; the batch has {', '.join(batch) or 'none'}.")
+        return of_texts[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "content": self.content}
+
+    @cached_property
+    def content(self) -> str:
+        """Returns a digest of the model's files in a folder, or the commit of what a name on the Hub means."""
+        folder = fetch_small_files(self.model, revision=self.loading.get("revision"))
+        return digest(sha256_of_files(folder, MODEL_FILES)) if Path(self.model).is_dir() else folder.name
+
+
+@lru_cache(maxsize=4)
+def _loaded(model: str, content: str, **loading: Any) -> TranslationPipeline:
+    return TranslationPipeline.from_pretrained(model, **loading)
+
+
 def _checked(texts: Any) -> Iterable[str]:
     """Returns the texts. Raises: UserError for what is neither a text nor several."""
     if isinstance(texts, Mapping | bytes) or not isinstance(texts, Iterable):
@@ -259,7 +318,7 @@ def _checked(texts: Any) -> Iterable[str]:
 
 @contextmanager
 def progress_bar(total: int | None, shown: bool = True) -> Iterator[Callable[[int], None]]:
-    """Shows a bar on standard error, where that is a terminal; yields a function that moves it by a number."""
+    """Context manager: a bar on standard error, if that is a terminal; yields a function that advances it."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
         yield partial(bar.advance, bar.add_task("", total=total))

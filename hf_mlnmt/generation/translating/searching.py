@@ -1,4 +1,4 @@
-"""Search of one batch of pieces: its rules, generate() or CTranslate2, the choice among candidates, ids as text.
+"""Search of one batch of pieces: its rules, generate(), the choice among candidates, ids as text.
 
 Draws with `draws="text"` follow from (seed, text, piece, position) alone, whatever batch a text is in.
 """
@@ -27,9 +27,7 @@ from hf_mlnmt.common.errors import OptionError, UserError
 from hf_mlnmt.data.shuffling import mixed
 from hf_mlnmt.data.tokenizer import EXPECTS, decode, own_copy
 from hf_mlnmt.data.words import is_unspaced
-from hf_mlnmt.generation.choosing.confidence import Calibration
-from hf_mlnmt.generation.choosing.minimum_risk import MinimumRisk
-from hf_mlnmt.generation.choosing.reranking import Reranker, coverage_of
+from hf_mlnmt.generation.choosing.reranking import coverage_of
 from hf_mlnmt.generation.constraints.lexical_constraints import (
     Asked,
     Demand,
@@ -45,22 +43,24 @@ from hf_mlnmt.generation.translating.batches import (
     arguments_of_texts,
     attention_over_source,
     generate,
-    generate_joined,
-    log_probabilities_of,
     pad,
-    rows_by_text,
     runs_alone,
     sentences_that_fit,
+    token_logs_of,
 )
-from hf_mlnmt.generation.translating.ctranslate2 import CTranslate2Search
 from hf_mlnmt.generation.translating.directions import between
-from hf_mlnmt.generation.translating.hypotheses import Alternative, Candidate, Hypothesis, least_by_word, mean
+from hf_mlnmt.generation.translating.hypotheses import (
+    Alternative,
+    Calibration,
+    Hypothesis,
+    least_by_word,
+    mean,
+)
 from hf_mlnmt.generation.translating.options import (
     FEATURES_OF_FUSED,
     DecodingOptions,
     forced_first,
     longest_translation,
-    of_texts,
 )
 from hf_mlnmt.generation.translating.segments import Input, TextEncoder, source_limit
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
@@ -71,14 +71,13 @@ if TYPE_CHECKING:
     from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
 
 logger = logging.getLogger(__name__)
-LOOKED_AT = 50  # translations of a call whose scores say whether the texts are far from what the model knows
 LONGEST_WORD = 24  # tokens
 # Options of a search for translations that one for words does not have.
 OF_BEAMS = ("recombine", "num_beam_groups", "diversity_penalty", "min_new_tokens", "max_length")
 
 
 class TextDraws(LogitsProcessor):
-    """Draws of the next tokens, each by its row's own number in [0, 1); greedy search then has nothing to choose.
+    """Logits processor that draws the next token of each row by the row's own random numbers, for a greedy search.
 
     The token is the first one at which the cumulated probabilities pass the number (inversion): one number is drawn a
     token, not one for each entry of the vocabulary. The chosen token's score is infinite.
@@ -122,7 +121,7 @@ def unit_interval(keys: np.ndarray, position: int) -> np.ndarray:
 
 
 class BatchSearch:
-    """The settings of a call, worked out once, and the search of one batch of pieces: ids in, hypotheses out."""
+    """Works out the settings of a call once, and searches batches of its pieces: ids in, hypotheses out."""
 
     def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions, first_line: int = 1):
         self.pipeline, self.first_line, self.options, self.name = pipeline, first_line, options, pipeline.name
@@ -130,7 +129,6 @@ class BatchSearch:
         languages = (None, None) if options.prefix else (options.source_language, options.target_language)
         parts, way = between(pipeline.parts, *languages, self.name)
         self.parts = parts
-        self.run_batch = pipeline.run_batch if parts is pipeline.parts else partial(generate, parts)
         settings = parts.model.generation_config
         trained = getattr(settings, "max_source_tokens", None) if options.split_long else None
         limit = source_limit(parts.model, parts.source, options.max_source_tokens or trained)
@@ -138,14 +136,10 @@ class BatchSearch:
         self.arguments = options.generation_arguments(parts.model, way)
         self.longest = longest_translation(parts.model, self.arguments)
         self.searched = self.arguments["num_return_sequences"]  # for each sentence
-        self.minimum_risk = pipeline.minimum_risk(options) if options.mbr else None
-        self.reranker = pipeline.reranker(options) if options.rerank else None
-        chosen = self.minimum_risk or self.reranker
-        self.count = options.num_return_sequences or 1 if chosen else self.searched
+        self.chooser = pipeline.chooser(options)
+        self.count = options.num_return_sequences or 1 if self.chooser else self.searched
         width = max(self.arguments["num_beams"], self.searched, 2) * (options.alternatives or 1)
         self.most = sentences_that_fit(width, parts.model)
-        if options.alternatives and isinstance(self.run_batch, CTranslate2Search):
-            raise OptionError("alternatives: the engine ctranslate2 does not know them; leave --engine out.")
         self.penalty = options.penalty(parts.model, way)
         self.skipped = int(forced_first(parts.model, way))
         ends = settings.eos_token_id
@@ -159,7 +153,6 @@ class BatchSearch:
         first = [self.arguments.get("forced_bos_token_id", settings.forced_bos_token_id)] if self.skipped else []
         self.constraints = TextConstraints(options, parts, self.encoder, first_line, first, self.ends, self.longest)
         self.quotes = True  # `report` names what a user gave, which a server's log does not
-        self.looked_at: list[float] = []  # scores of the first translations
         if (said := parts.source.init_kwargs.get(EXPECTS)) is not None:
             logger.warning("%s expects text that is cut: %s", self.name or "the model", said)
         if settings.do_sample and not options.do_sample:
@@ -173,8 +166,8 @@ class BatchSearch:
 
     @cached_property
     def ahead(self) -> bool:
-        """Tells whether texts are encoded and results are read beside the search: on a device that computes alone."""
-        return runs_alone(self.parts.model) and not isinstance(self.run_batch, CTranslate2Search)
+        """Tells whether another thread encodes texts and reads results during a search: on a GPU."""
+        return runs_alone(self.parts.model)
 
     def search(
         self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None = None, beside: Any = None
@@ -184,11 +177,13 @@ class BatchSearch:
         Args:
             beside: an executor that reads the results; of each piece a function is returned that waits for them.
             abandoned: whether nobody waits for them any more; asked at every step of generate() (on a GPU, before each
-                batch), whose search ends with Abandoned then. CTranslate2's does not ask.
+                batch), whose search ends with Abandoned then.
         """
         try:
-            search = self._alternatives if self.options.alternatives else self._with_terms
-            return search(inputs, abandoned, beside)
+            if self.options.alternatives:
+                found = self._alternatives(inputs, abandoned)
+                return found if beside is None else [partial(list, ranked) for ranked in found]
+            return self._found(inputs, abandoned, beside)
         except torch.OutOfMemoryError as error:
             if len(inputs) == 1:
                 raise UserError(
@@ -199,50 +194,31 @@ class BatchSearch:
         half = len(inputs) // 2
         return self.search(inputs[:half], abandoned, beside) + self.search(inputs[half:], abandoned, beside)
 
-    @cached_property
-    def takes_newcomers(self) -> bool:
-        """Tells whether pieces can join a search that runs: on a device that computes alone, by `generate` and with
-        nothing that is of a piece, or needs a second pass."""
-        options, chosen = self.options, self.minimum_risk or self.reranker
-        of_pieces = options.alternatives or options.terms or options.draft or any(of_texts(options).values())
-        rules = options.draws_by_text or options.do_sample or options.top_n_sigma is not None or options.generate
-        several = options.in_lists or chosen or self.searched > 1
-        return self.ahead and not (of_pieces or rules or options.keep or several or rows_by_text(self.arguments))
+    def _found(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None, beside: Any = None) -> list[Any]:
+        """Searches a batch, with what translations must have where that can be met, and reads its hypotheses."""
+        options, asked = self.options, [self.constraints.demands(piece) for piece in inputs]
+        rows, arguments = self._rows(inputs, asked if any(asked) else None, abandoned)
+        if failed := [i for i, row in enumerate(rows) if not row]:
+            others, _ = self._rows([inputs[i] for i in failed], None, abandoned)
+            for i, row in zip(failed, others, strict=True):
+                rows[i] = row
+        alone = not (any(asked) or options.alignments or self.chooser or options.keep)  # nothing is to be done after it
+        if alone and beside is not None:
+            read = beside.submit(self._decode, rows).result
+            return [partial(lambda number: read()[number], number) for number in range(len(rows))]
+        hypotheses = self._decode(rows)
+        if self.chooser:
+            rows, hypotheses = self._chosen(inputs, rows, hypotheses, arguments)
+        if options.alignments:
+            hypotheses = self._aligned(inputs, rows, hypotheses, arguments)
+        if options.keep:
+            hypotheses = self._restored(inputs, rows, hypotheses)
+        self._note_unmet(inputs, asked, hypotheses)
+        return hypotheses if beside is None else [partial(list, ranked) for ranked in hypotheses]
 
-    def search_joined(
-        self,
-        inputs: Sequence[Input],
-        room: int,
-        abandoned: Callable[[], bool],
-        newcomers: Callable[[int], Sequence[Input]],
-        ended: Callable[[list[Input], list[list[Hypothesis]]], None],
+    def _note_unmet(
+        self, inputs: Sequence[Input], asked: list[list[Demand]], hypotheses: list[list[Hypothesis]]
     ) -> None:
-        """Searches pieces, and those that come meanwhile, at most `room` at once, where `takes_newcomers`.
-
-        newcomers: is asked between steps for so many pieces at most. ended: is told what was found of some.
-        """
-        pieces = list(inputs)
-
-        def more(free: int) -> list[list[int]]:
-            pieces.extend(new := newcomers(free))
-            return [piece.ids for piece in new]
-
-        def tell(numbers: list[int], rows: list[Generated]) -> None:
-            ended([pieces[number] for number in numbers], self._decode([[row] for row in rows]))
-
-        generate_joined(self.parts, [each.ids for each in inputs], self.arguments, abandoned, room, more, tell)
-
-    def _with_terms(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None, beside: Any) -> list[Any]:
-        """Searches with what each input's translation must have where that can be met, else without."""
-        asked, chosen = [self.constraints.demands(piece) for piece in inputs], self.minimum_risk or self.reranker
-        if beside is not None and (any(asked) or self.options.alignments or chosen or self.options.keep):
-            return [partial(list, found) for found in self._with_terms(inputs, abandoned, None)]
-        if not any(asked):
-            return self._searched(inputs, None, abandoned, beside)
-        hypotheses = self._searched(inputs, asked, abandoned)
-        if failed := [i for i, ranked in enumerate(hypotheses) if not ranked]:
-            for i, ranked in zip(failed, self._searched([inputs[i] for i in failed], None, abandoned), strict=True):
-                hypotheses[i] = ranked
         unmet = [
             each
             for piece, demands, ranked in zip(inputs, asked, hypotheses, strict=True)
@@ -252,16 +228,11 @@ class BatchSearch:
             self.constraints.unmet += unmet
         elif unmet:
             logger.warning("terms that are not met: %d", len(unmet))
-        return hypotheses
 
-    def _searched(
-        self,
-        inputs: Sequence[Input],
-        asked: list[list[Demand]] | None,
-        abandoned: Callable[[], bool] | None,
-        beside: Any = None,
-    ) -> list[Any]:
-        """Searches one batch for hypotheses that have all that is asked of their input; one without any gets []."""
+    def _rows(
+        self, inputs: Sequence[Input], asked: list[list[Demand]] | None, abandoned: Callable[[], bool] | None
+    ) -> tuple[list[list[Generated]], dict[str, Any]]:
+        """Searches a batch; returns the translations that have all that is asked, and generate()'s arguments."""
         options, numbers = self.options, [piece.line - self.first_line for piece in inputs]
         draws = self.searched if PREFIX_BY_ROW and self.arguments["num_beams"] == 1 else 1
         arguments = arguments_of_texts(self.arguments, numbers, draws)
@@ -274,32 +245,19 @@ class BatchSearch:
         if rules:
             others = options.generate.get("logits_processor", [])
             arguments["logits_processor"] = LogitsProcessorList([*others, *rules])
-        if abandoned is not None and not isinstance(self.run_batch, CTranslate2Search):
+        if abandoned is not None:
             arguments["stopping_criteria"] = [*options.generate.get("stopping_criteria", []), Abandon(abandoned)]
-        ids = [piece.ids for piece in inputs]
-        rows = self.run_batch(ids, arguments, self.skipped, options.in_lists or self.reranker is not None)
+        scored = options.in_lists or bool(options.rerank)
+        rows = generate(self.parts, [piece.ids for piece in inputs], arguments, self.skipped, scored)
         for row, demands in zip(rows, asked or [], strict=asked is not None):
-            met = [row_ for row_ in row if all(times_in(row_.ids, each.ids) >= each.times for each in demands)]
-            # The last one is repeated until there are n again; none is left if none has all terms.
-            row[:] = met + met[-1:] * (len(row) - len(met))
-        self._look_at(ids, rows, arguments)
-        if beside is not None:
-            read = beside.submit(self._decode, rows).result
-            return [partial(_item, read, number) for number in range(len(rows))]
-        hypotheses = self._decode(rows)
-        if self.minimum_risk:
-            rows, hypotheses = self._of_minimum_risk(self.minimum_risk, inputs, rows, hypotheses)
-        if self.reranker:
-            rows, hypotheses = self._reranked(self.reranker, inputs, rows, hypotheses, arguments)
-        if options.alignments:
-            hypotheses = self._aligned(inputs, rows, hypotheses, arguments)
-        return self._restored(inputs, rows, hypotheses) if options.keep else hypotheses
+            met = [each for each in row if all(times_in(each.ids, demand.ids) >= demand.times for demand in demands)]
+            row[:] = met + met[-1:] * (len(row) - len(met))  # the last one again until there are n
+        return rows, arguments
 
     def _restored(
         self, inputs: Sequence[Input], rows: list[list[Generated]], hypotheses: list[list[Hypothesis]]
     ) -> list[list[Hypothesis]]:
-        """Returns the hypotheses with the parts that are kept as the source has them, by the alignment where it is not
-        clear where: the same token stands for several, or the translation lacks one."""
+        """Puts the kept parts of the source into the hypotheses; by alignments where their places are unclear."""
         unclear = [i for i, piece in enumerate(inputs) if self.constraints.is_unclear(piece, hypotheses[i])]
         if unclear and not self.options.alignments:
             some, numbers = [inputs[i] for i in unclear], [inputs[i].line - self.first_line for i in unclear]
@@ -314,45 +272,19 @@ class BatchSearch:
             for piece, ranked in zip(inputs, hypotheses, strict=True)
         ]
 
-    def _of_minimum_risk(
+    def _chosen(
         self,
-        minimum_risk: MinimumRisk,
-        inputs: Sequence[Input],
-        rows: list[list[Generated]],
-        hypotheses: list[list[Hypothesis]],
-    ) -> tuple[list[list[Generated]], list[list[Hypothesis]]]:
-        """Chooses among the samples of each input; the score of a hypothesis is its expected utility."""
-        chosen = [
-            minimum_risk(piece.text, [sample.text for sample in samples], self.count)
-            for piece, samples in zip(inputs, hypotheses, strict=True)
-        ]
-        kept = [[row[place] for place, _ in order] for row, order in zip(rows, chosen, strict=True)]
-        scored = [
-            [replace(samples[place], score=utility) for place, utility in order]
-            for samples, order in zip(hypotheses, chosen, strict=True)
-        ]
-        return kept, scored
-
-    def _reranked(
-        self,
-        reranker: Reranker,
         inputs: Sequence[Input],
         rows: list[list[Generated]],
         hypotheses: list[list[Hypothesis]],
         arguments: dict[str, Any],
     ) -> tuple[list[list[Generated]], list[list[Hypothesis]]]:
-        """Adds features to the candidates of each input, and chooses the best unless that is done later."""
-        own = self._own_features(reranker.names, [piece.ids for piece in inputs], rows, arguments)
-        values = reranker.features([piece.text for piece in inputs], hypotheses, own)
-        new = [
-            [Candidate(**vars(each), features=tuple(row)) for each, row in zip(ranked, of_input.tolist(), strict=True)]
-            for ranked, of_input in zip(hypotheses, values, strict=True)
-        ]
-        if reranker.by_document or reranker.keeps_all:
-            return rows, [list(ranked) for ranked in new]
-        chosen = [reranker.best(ranked, self.count) for ranked in new]
-        kept = [[row[place] for place in places] for row, (places, _) in zip(rows, chosen, strict=True)]
-        return kept, [ranked for _, ranked in chosen]
+        """Returns the best candidates of each input, with the scores that they were chosen by."""
+        assert self.chooser is not None
+        own = self._own_features(self.chooser.names, [piece.ids for piece in inputs], rows, arguments)
+        chosen = self.chooser.choose([piece.text for piece in inputs], hypotheses, self.count, own)
+        kept = [[row[place] for place, _ in order] for row, order in zip(rows, chosen, strict=True)]
+        return kept, [[best for _, best in order] for order in chosen]
 
     def _own_features(
         self, names: Sequence[str], ids: list[list[int]], rows: list[list[Generated]], arguments: dict[str, Any]
@@ -370,10 +302,10 @@ class BatchSearch:
         flat = [each for row in rows for each in row]
         of_flat = [sequence for sequence, row in zip(ids, rows, strict=True) for _ in row]
         alone, both = (
-            log_probabilities_of(self.parts, of_flat, flat, {**arguments, "alpha": 1.0, "beta": beta}, self.skipped)
+            token_logs_of(self.parts, of_flat, flat, {**arguments, "alpha": 1.0, "beta": beta}, self.skipped).sum(1)
             for beta in (0.0, 1.0)
         )
-        return own | dict(zip(FEATURES_OF_FUSED, (alone, [b - a for a, b in zip(alone, both, strict=True)])))
+        return own | dict(zip(FEATURES_OF_FUSED, (alone.tolist(), (both - alone).tolist())))
 
     @cached_property
     def attention(self) -> SourceAttention:
@@ -404,7 +336,7 @@ class BatchSearch:
         return aligned
 
     def _decode(self, rows: Sequence[Sequence[Generated]]) -> list[list[Hypothesis]]:
-        """Reads the hypotheses of each piece."""
+        """Decodes the generated ids of each piece to hypotheses."""
         ids = [generated.ids[self.skipped :] for row in rows for generated in row]
         texts = iter(decode(self.target, [[i for i in each if i not in self.ends] for each in ids]))
         return [[self._hypothesis_of(generated, next(texts)) for generated in row] for row in rows]
@@ -425,28 +357,15 @@ class BatchSearch:
         score = normalized(log_probability, self.penalty, length + self.skipped)
         return Hypothesis(text, score, log_probability, length, finished)
 
-    def _look_at(self, ids: list[list[int]], rows: list[list[Generated]], arguments: dict[str, Any]) -> None:
-        """Notes the scores of the first translations, of a calibrated model whose engine is generate()."""
-        best = [(own, row[0]) for own, row in zip(ids, rows) if row][: LOOKED_AT - len(self.looked_at)]
-        drawn = self.minimum_risk is not None or self.options.do_sample
-        if self.calibration is None or not best or drawn or isinstance(self.run_batch, CTranslate2Search):
-            return
-        if not self.options.in_lists:
-            sources, found = [own for own, _ in best], [generated for _, generated in best]
-            logs = log_probabilities_of(self.parts, sources, found, arguments, self.skipped)
-            best = [(own, generated._replace(log_probability=total)) for (own, generated), total in zip(best, logs)]
-        self.looked_at += [each.log_probability / max(1, len(each.ids) - self.skipped) for _, each in best]
-
-    def _alternatives(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None, beside: Any) -> list[Any]:
+    def _alternatives(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None) -> list[list[Hypothesis]]:
         """Searches for the next words of each piece, then for the translation with each."""
         found = self._next_words(inputs, abandoned)
         with_word = [piece._replace(begins=asked) for piece, words in zip(inputs, found) for _, _, asked in words]
-        best = iter(self._with_terms(with_word, abandoned, None) if with_word else [])
-        lists = [
+        best = iter(self._found(with_word, abandoned) if with_word else [])
+        return [
             [Alternative(**vars(next(best)[0]), word=word, probability=share) for word, share, _ in words]
             for words in found
         ]
-        return lists if beside is None else [partial(list, ranked) for ranked in lists]
 
     @torch.inference_mode()
     def _next_words(
@@ -487,7 +406,7 @@ class BatchSearch:
     def _words(
         self, asked: Asked, rows: Sequence[Sequence[int]], shares: Sequence[float]
     ) -> list[tuple[str, float, Asked]]:
-        """Returns the words that rows of tokens are behind a prefix, the likeliest first, as `_next_words` does."""
+        """Returns (word, probability, prefix with it) of rows of tokens behind a prefix, the likeliest first."""
         spelling, words = spelling_of(self.parts.target), dict[str, tuple[float, Asked]]()
         reader = NextWords(spelling, [asked], self.skipped, [])
         for ids, share in zip(rows, shares, strict=True):
@@ -506,7 +425,3 @@ class BatchSearch:
         total = sum(share for share, _ in words.values()) if asked.rest.strip() else 1.0
         ranked = [(word, share / total, begins) for word, (share, begins) in words.items()]
         return sorted(ranked, key=lambda each: -each[1])
-
-
-def _item(read: Callable[[], Sequence[Any]], number: int) -> Any:
-    return read()[number]

@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_mlnmt.common.errors import UserError
@@ -111,7 +110,7 @@ def _measured(pieces: list[Piece], lengths: Callable[[list[str]], list[int]]) ->
 
 
 def _pieces(text: str, cuts: Iterator[tuple[int, int]]) -> list[Piece]:
-    """Cuts `text` at (end of a piece, start of the next)."""
+    """Cuts `text` into pieces; cuts: (end of a piece, start of the next)."""
     pieces = []
     start = 0
     for end, following in cuts:
@@ -148,7 +147,7 @@ def check_characters(text: Any, where: str) -> None:
 
 class Input(NamedTuple):
     """A piece of a text that is searched: its ids, the line and the number of the piece in it, its own text, where
-    tokens may stand for the parts of the `source` that are `kept`; translations of terms that are `chosen` for all."""
+    tokens may stand for the parts of the `source` that are `kept`."""
 
     ids: list[int]
     line: int
@@ -156,7 +155,6 @@ class Input(NamedTuple):
     text: str
     source: str = ""
     kept: tuple[KeptPart, ...] = ()
-    chosen: Mapping[str, list[str]] = MappingProxyType({})
     pieces: int = 1  # that the text is cut into
     begins: Asked | None = None  # in the place of a target_prefix
 
@@ -174,7 +172,7 @@ class CutText(NamedTuple):
 
 
 class TextEncoder:
-    """Source side of a direction: text processing, language marks, tokens, and the length that the model takes."""
+    """Encodes the source side of a direction: text processing, language marks, tokens, the model's limit."""
 
     def __init__(
         self, tokenizers: Tokenizers, direction: Direction, prefix: str | None = None, limit: int | None = None

@@ -133,14 +133,15 @@ class NativeUnits:
             self.array = (Unit * len(self.units))(*self.units)
         for unit, slot in zip(self.array, self.slots):
             if unit.kind == SELF_ATTENTION:
-                cache, mask = beam_cache.target_layers[slot], history_mask
-                unit.start = cache.extend(width)
-                keys, values = cache.key_buffer, cache.value_buffer
+                storage, mask = beam_cache.target_layers[slot].storage, history_mask
+                unit.start = storage.extend(width)
+                keys, values = storage.key_buffer, storage.value_buffer
             elif unit.kind == SOURCE_ATTENTION:
                 cache, mask = beam_cache.source_layers[slot], source_mask
                 keys, values = cache.keys, cache.values
             elif unit.kind == STATE:
-                keys = values = mask = beam_cache.target_layers[slot].count(width)
+                layer = beam_cache.target_layers[slot]
+                layer.states = keys = values = mask = layer.states.contiguous()
             else:
                 continue
             if not keys.dtype == values.dtype == mask.dtype == states.dtype:  # else memory would be overwritten
@@ -158,12 +159,12 @@ class NativeUnits:
 
 
 def best_continuations_natively(
-    logits: Tensor, running: Tensor | None, count: int
+    logits: Tensor, running: Tensor | None, count: int, normalized: bool = False
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Finds the `count` best of running + log_softmax(logits): scores, beams, tokens (sentences, count), best first.
 
     Args:
-        logits: (sentences, beams, vocabulary), float32.
+        logits: (sentences, beams, vocabulary), float32; normalized: they are log P already.
         running: (sentences, beams), float32; None: the largest logits are wanted, and the scores mean nothing.
 
     Returns None where there is no compiled code for it.
@@ -177,7 +178,7 @@ def best_continuations_natively(
     where = logits.data_ptr(), logits.stride(0), logits.stride(1), sentences, width, vocabulary
     running = None if running is None else running.contiguous()
     best = scores.data_ptr(), beams.data_ptr(), tokens.data_ptr()
-    functions.choose(*where, pointer(running), count, *best, torch.get_num_threads())
+    functions.choose(*where, pointer(running), normalized, count, *best, torch.get_num_threads())
     return scores, beams, tokens
 
 

@@ -4,23 +4,23 @@ For a single sentence half of the time would be Python's. So what `run` of searc
 sentence to the next, the encoder and the source's keys and values are computed by the same code, and the whole loop is
 there too (`encode` and `search`). It finds what loop.py finds, in single precision, for decoders that compiled code
 computes as a whole; an encoder of another form is called as a module. `Wanted.of` and `OneSentence.of` return None for
-what is left to that loop. The caller (prepare.py) asks whether the model has changed since.
+what is left to that loop.
 """
 
 from __future__ import annotations
 
 import ctypes
 from inspect import unwrap
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from hf_mlnmt.common.matmul_backends import LARGEST
+from hf_mlnmt.common.matmul_backends import LARGEST, kept_diagonals, times_forgotten
 from hf_mlnmt.modeling.attention import CrossAttention
 from hf_mlnmt.modeling.layers import EncoderLayer
 from hf_mlnmt.modeling.outputs import EncoderOutput
-from hf_mlnmt.modeling.positions import Positions
+from hf_mlnmt.modeling.stack import Positions
 from hf_mlnmt.modeling.transformer import Encoder
 from hf_mlnmt.search.cache import BeamCache, whole_blocks
 from hf_mlnmt.search.cpu.int8 import Int8Linear, compiled
@@ -34,10 +34,12 @@ from hf_mlnmt.search.cpu.native import (
     STRUCTURES,
     NativeUnits,
     Unit,
+    library,
 )
 from hf_mlnmt.search.cpu.step import LINEARS, CompiledStep, add_sublayer, find_family, sources_of_decoder
 from hf_mlnmt.search.decoder import SourceBatch, read_source
 from hf_mlnmt.search.hypotheses import IMPOSSIBLE, length_penalties, read_off, sampled
+from hf_mlnmt.search.known import known, what_is_around
 from hf_mlnmt.search.rules import Change, Rules
 from hf_mlnmt.search.strategies import BeamSearch, Greedy, SearchStrategy
 from hf_mlnmt.search.transformer import PRUNE_FROM
@@ -99,7 +101,7 @@ class OneSentence:
     It refers to parts of the model, never to the model itself.
     """
 
-    def __init__(self, model: Any, sources: Any, step: CompiledStep):
+    def __init__(self, model: Any, step: CompiledStep):
         decoder, native = step.decoder, step.units
         self.functions, self.native = step.functions, native
         self.d_model, self.vocabulary = decoder.embed_tokens.weight.shape[1], model.lm_head.out_features
@@ -114,15 +116,14 @@ class OneSentence:
         self.slots, self.caches = 0, torch.empty(0, **NUMBERS)
         self._make_room(FIRST_SLOTS)
         # In int8 the last digit counts, and what is alone must be computed as it is in a batch: by the modules.
-        self.encoder = None if type(model.lm_head) is Int8Linear else EncoderUnits.of(model, sources, step)
-        self.step, self.sources = step, sources
+        self.encoder = None if type(model.lm_head) is Int8Linear else EncoderUnits.of(model, step)
+        self.step = step
 
     @classmethod
     def of(cls, model: Any) -> OneSentence | None:
         """Builds the search of one sentence, or returns None where the step is not compiled or reads other tensors."""
-        family = find_family(model)
-        step = CompiledStep.of(model, family, PACKED)
-        if step is None or family is None or getattr(model, "logits_are_scores", False):
+        step = CompiledStep.of(model, find_family(model), PACKED)
+        if step is None or getattr(model, "logits_are_scores", False):
             return None
         decoder, output = step.decoder, step.projection
         if not plain_embeddings(decoder) or (type(output) is Int8Linear and compiled(output) is None):
@@ -134,7 +135,7 @@ class OneSentence:
         norms = {type(decoder.embedding_norm), type(decoder.layer_norm)}
         if type(output) is Int8Linear and norms != {nn.Identity}:  # which PyTorch computes in a batch
             return None
-        return cls(model, family.sources, step)
+        return cls(model, step)
 
     def _make_room(self, slots: int) -> None:
         """Makes room for so many slots of the target in every layer; what is there stays."""
@@ -175,7 +176,7 @@ class OneSentence:
         tensors: Any = {name: value for name, value in encoded.items() if isinstance(value, Tensor)}
         source = SourceBatch(EncoderOutput(**tensors), torch.ones_like(ids, dtype=torch.bool)).select(None, slots)
         cache = BeamCache([])
-        read_source(self.sources(self.step.model, source.outputs), source.real, cache)
+        read_source(self.step.sources(self.step.model, source.outputs), cache)
         return {slot: (layer.keys, layer.values) for slot, layer in enumerate(cache.source_layers)}, slots
 
     def _search(self, wanted: Wanted, threads: int) -> Any:
@@ -215,8 +216,50 @@ class OneSentence:
         if width == 1:
             return sampled(torch.cat([prompt, table.view(1, -1)[:, : search.step]], 1), wanted.config)
         config, count = wanted.config, wanted.config.num_return_sequences
-        ends = [(step if there else -1, token, beam) for there, step, token, beam in last[:count].tolist()]
-        return read_off(prompt, [table[: search.step].tolist()], [ends], best[:count], config)
+        ends = last[:count, 1:].masked_fill(last[:count, :1] == 0, -1)
+        return read_off(prompt, table[None, : search.step], ends[None], best[None, :count], config)
+
+
+class ReadySentences:
+    """The searches for one sentence of a model that no thread uses now, and the copies of weights that they read."""
+
+    def __init__(self, first: OneSentence, modules: list[Any]):
+        self.idle, self.functions, self.forgotten = [first], first.functions, times_forgotten()
+        self.diagonals = kept_diagonals(modules)
+        addresses = ctypes.c_void_p * len(self.diagonals)
+        self.kept_at = addresses(*(weight.data_ptr() for weight, _ in self.diagonals))
+        self.kept_as = addresses(*(diagonal.data_ptr() for _, diagonal in self.diagonals))
+        sizes = [size for weight, _ in self.diagonals for size in weight.shape]
+        self.sizes = (ctypes.c_long * len(sizes))(*sizes)
+
+    def hold(self) -> bool:
+        """Tells whether the copies are still those of the weights: the numbers on their diagonals are the same."""
+        if library(torch.float32) is not self.functions or times_forgotten() != self.forgotten:
+            return False
+        return bool(self.functions.unchanged(len(self.diagonals), self.kept_at, self.sizes, self.kept_as))
+
+    def translate(self, model: Any, ids: Tensor, wanted: Wanted | None) -> Any:
+        """Translates the sentence as generate() does; None where it is too long, or has tokens that are none."""
+        try:
+            single = self.idle.pop()
+        except IndexError:  # other threads have all
+            single = cast(OneSentence, OneSentence.of(model))
+        translation = single(model, ids, cast(Wanted, wanted))
+        self.idle.append(single)
+        return translation
+
+
+def ready_sentences(model: Any) -> ReadySentences | None:
+    """Returns the searches for one sentence with a model, or None where compiled code does not compute it."""
+    seen = known(model, again=False)
+    if seen.is_altered(model) or what_is_around(model, again=False) is not None:
+        return None
+    ready = seen.facts.get("one sentence")
+    if "one sentence" not in seen.facts or (ready is not None and not ready.hold()):
+        first = OneSentence.of(model)
+        ready = None if first is None else ReadySentences(first, [model, *seen.modules])
+        seen.facts["one sentence"] = ready
+    return ready
 
 
 class EncoderUnits:
@@ -237,14 +280,14 @@ class EncoderUnits:
             unit.weight_in, unit.rounded_in, unit.plain_in = native.packed(attention.kv_proj)
 
     @classmethod
-    def of(cls, model: Any, sources: Any, step: CompiledStep) -> EncoderUnits | None:
+    def of(cls, model: Any, step: CompiledStep) -> EncoderUnits | None:
         """Builds the units, or returns None for another form of encoder or a decoder that reads other states."""
         encoder = model.get_encoder()
         plain = all(
             unwrap(getattr(type(encoder), name)) is unwrap(getattr(Encoder, name))
             for name in ("forward", "memory", "features", "embed", "look_up")
         )
-        if not plain or not plain_embeddings(encoder) or sources is not sources_of_decoder:
+        if not plain or not plain_embeddings(encoder) or step.sources is not sources_of_decoder:
             return None
         native = NativeUnits(step.functions, AS_IT_LIES)
         for layer in encoder.layers:

@@ -595,11 +595,11 @@ static void normalize(long vocabulary, const float *row, float *largest, float *
     *log_sum = logf(sum);
 }
 
-/* The `count` best of running[beam] + log softmax(logits)[beam, token] for every sentence, the best first; without
- * `running` the tokens with the largest logits. logits: float, a beam's row of `vocabulary` numbers at
+/* The `count` best of running[beam] + log softmax(logits)[beam, token] for every sentence, the best first; `normalized`:
+ * the logits are such logarithms already; without `running` the tokens with the largest logits. logits: float, a beam's row of `vocabulary` numbers at
  * sentence * of_sentence + beam * of_beam; running (sentences, width); scores, beams, tokens (sentences, count). */
 void choose(const float *logits, long of_sentence, long of_beam, long sentences, long width, long vocabulary,
-            const float *running, long count, float *scores, long *beams, long *tokens, long threads)
+            const float *running, long normalized, long count, float *scores, long *beams, long *tokens, long threads)
 {
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && sentences > 1)
     for (long s = 0; s < sentences; s++) {
@@ -610,10 +610,8 @@ void choose(const float *logits, long of_sentence, long of_beam, long sentences,
         for (long b = 0; b < width; b++) {
             const float *row = logits + s * of_sentence + b * of_beam;
             float largest = 0, log_sum = 0, start = 0;
-            if (running) {
-                normalize(vocabulary, row, &largest, &log_sum);
-                start = running[s * width + b];
-            }
+            if (running && !normalized) normalize(vocabulary, row, &largest, &log_sum);
+            if (running) start = running[s * width + b];
             insert_row(vocabulary, row, largest, log_sum, start, b, count, scores + s * count, beams + s * count,
                        tokens + s * count);
         }

@@ -23,19 +23,13 @@ from hf_mlnmt.modeling.extended_cross_attention import (
     ExtendedCrossAttentionForConditionalGeneration,
     ExtendedDecoder,
     ExtendedDecoderLayer,
-    WordEmbeddingAttention,
 )
 from hf_mlnmt.modeling.layers import DecoderLayer, FeedForward
-from hf_mlnmt.modeling.multi_layer_attention import MultiLayerAttention, MultiLayerAttentionForConditionalGeneration
+from hf_mlnmt.modeling.multi_layer_attention import MultiLayerAttentionForConditionalGeneration
 from hf_mlnmt.modeling.multi_level_supervision import (
     FusionDecoderLayer,
     MultiLevelSupervisionForConditionalGeneration,
     MultiLevelSupervisionModel,
-)
-from hf_mlnmt.modeling.recurrent_attention import (
-    KeyValueContextAttention,
-    PreviousContextAttention,
-    PreviousWeightAttention,
 )
 from hf_mlnmt.modeling.ssru import SSRU, SSRUForConditionalGeneration
 from hf_mlnmt.modeling.transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
@@ -54,14 +48,10 @@ from hf_mlnmt.search.cpu.native import (
     library,
     transposed,
 )
+from hf_mlnmt.search.decoder import read_source
 
 ACTIVATIONS: dict[type, int] = {nn.ReLU: RELU, nn.SiLU: SWISH}  # that search.c knows
 LINEARS = (nn.Linear, Int8Linear)  # layers whose weights are used without a call; an adapter is none of them
-# Attentions over the source whose keys and values are computed once, without those of padding.
-SOURCE_ATTENTIONS = (
-    *(CrossAttention, WordEmbeddingAttention, MultiLayerAttention),
-    *(PreviousContextAttention, PreviousWeightAttention, KeyValueContextAttention),
-)
 
 
 def sources_of_decoder(model: Any, outputs: Any) -> list[tuple[Any, Tensor]]:
@@ -77,17 +67,8 @@ def sources_of_aggregation(model: Any, outputs: Any) -> list[tuple[Any, Tensor]]
     return [(layer.source_attn, layer.memory_of(outputs.memory)) for layer in model.decoder.layers]
 
 
-def sources_of_supervision(model: Any, outputs: Any) -> list[tuple[Any, Tensor]]:
-    """Returns attentions and memories as `sources_of_decoder`, and of each auxiliary decoder that runs in a search."""
-    pairs = sources_of_decoder(model, outputs)
-    if model.config.information_fusion:
-        for decoder, memory in zip(model.auxiliary_decoders, outputs.features.unbind(2)):
-            pairs += [(layer.source_attn, memory) for layer in decoder.layers]
-    return pairs
-
-
 class Family(NamedTuple):
-    """A family of models: classes beside the baseline's, and the function that lists its attentions over the source."""
+    """A family of models: classes beside the baseline's, and, for the compiled step, what its attentions read."""
 
     classes: tuple[type, ...] = ()
     sources: Callable[[Any, Any], list[tuple[Any, Tensor]]] = sources_of_decoder
@@ -101,9 +82,7 @@ FAMILIES: dict[type, Family] = {
     DualContextForConditionalGeneration: Family(),
     ExtendedCrossAttentionForConditionalGeneration: Family((ExtendedDecoder, ExtendedDecoderLayer)),
     MultiLayerAttentionForConditionalGeneration: Family(),
-    MultiLevelSupervisionForConditionalGeneration: Family(
-        (MultiLevelSupervisionModel, FusionDecoderLayer), sources_of_supervision
-    ),
+    MultiLevelSupervisionForConditionalGeneration: Family((MultiLevelSupervisionModel, FusionDecoderLayer)),
     SSRUForConditionalGeneration: Family(),
 }
 
@@ -145,9 +124,9 @@ def decoders_of(model: Any) -> list[Any]:
 class CompiledStep:
     """The decoder's layers in compiled code, and the output projection, for one new position of every beam."""
 
-    def __init__(self, model: Any, units: NativeUnits):
+    def __init__(self, model: Any, family: Family, units: NativeUnits):
         self.model, self.decoder, self.projection = model.model, model.model.decoder, model.lm_head
-        self.units, self.functions = units, units.functions
+        self.units, self.functions, self.sources = units, units.functions, family.sources
         self.layouts: dict[nn.Module, Tensor] = {}  # weights as oneDNN reads them
         self.logits_memory: Tensor | None = None
 
@@ -177,37 +156,33 @@ class CompiledStep:
             )
             if not all(add_sublayer(units, *each, decoder.embed_tokens.weight.dtype) for each in sublayers):
                 return None
-        return cls(model, units)
+        return cls(model, family, units)
 
-    def __call__(self, tokens: Tensor, position: Any, cache: Any, history_mask: Tensor, source_mask: Tensor) -> Tensor:
+    def __call__(self, tokens: Tensor, position: int, cache: Any, history_mask: Tensor, source_mask: Tensor) -> Tensor:
         """Computes logits (sentences, width, vocabulary), in memory that the next call writes into.
 
         Args:
             tokens: (sentences, width).
-            position: that of all tokens, or one of each sentence (sentences, 1).
+            position: that of all tokens.
             cache: a `BeamCache`. history_mask, source_mask: added to energies, (sentences, 1, width or 1, slots).
         """
         decoder = self.decoder
         states = torch.embedding(decoder.embed_tokens.weight, tokens.flatten())  # (sentences x width, d_model)
-        if isinstance(position, Tensor):
-            here = decoder.positions.at(position.expand(tokens.shape)).flatten(0, 1)
-        else:
-            here = decoder.positions(1, position)
+        here = decoder.positions(1, position)
         states = norm(decoder.embedding_norm, torch.add(here.to(states.dtype), states, alpha=decoder.embed_scale))
         states = self.units(states, tokens.shape[1], cache, history_mask, source_mask)
         return self.score(norm(decoder.layer_norm, states)).view(*tokens.shape, -1)
 
-    def prepare_first(self, cache: Any) -> None:
-        """Makes the cache ready for the first token of each sentence, once the source has been read into it."""
+    def prepare_first(self, cache: Any, outputs: Any) -> None:
+        """Makes the cache ready for the first token of each sentence: reads the source from the encoder's outputs."""
+        read_source(self.sources(self.model, outputs), cache)
         for layer in self.decoder.layers:
             source = cache.source_layers[layer.source_attn.layer_idx]
             slot = cache.target_layers[layer.self_attn.layer_idx]
-            keys, values = source.keys, source.values
             if isinstance(slot, BeamRecurrentCacheLayer):
-                slot.lazy_initialization(keys[:, :1, :1, :1], values[:, :1, :1, :1])  # which count, and nothing else
-                slot.states = keys.new_zeros(len(keys), 1, 1, self.decoder.embed_tokens.embedding_dim)
+                slot.states = source.keys.new_zeros(len(source.keys), 1, 1, self.decoder.embed_tokens.embedding_dim)
             else:
-                slot.lazy_initialization(keys, values)
+                slot.storage.begin(source.keys, source.values)
 
     def score(self, states: Tensor) -> Tensor:
         """Computes the output projection, (sentences x width, vocabulary), in the memory of the last step's: memory of

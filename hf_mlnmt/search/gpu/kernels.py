@@ -1,12 +1,12 @@
-"""The choice of a step (static_shapes.py) as Triton kernels: logits are read once, in their own dtype.
+"""The choice of beams in a step (static_shapes.py) as Triton kernels: logits are read once, in their own dtype.
 
-The reference, `Stage.choose_beams` and `Stage.choose_tokens` of static_shapes.py, computes the same as strategies.py.
+The reference, `Stage.choose_beams` of static_shapes.py, computes the same as strategies.py. They take a sixth to
+a third off a step on a card; of a greedy step, whose choice has no kernel, they took a twentieth.
 
 | kernel | one program for | leaves |
 | --- | --- | --- |
 | _read_kernel | a part of a row of logits | its maximum and sum of exponentials, its `count` best values and tokens |
 | _beams_kernel | a sentence | all that `Stage.choose_beams` does, from the `beams x parts x count` best |
-| _tokens_kernel | a hypothesis without beams | its token, the best or one that is drawn, and whether it goes on |
 
 A value and its token are one number of 64 bits, a key: the value's bits above, so that keys are ordered as values are,
 the token below, so that of equal values the lowest token is the first (of equal candidates the lowest beam, then the
@@ -94,29 +94,17 @@ def _raw(logits, start, token, room):
 
 
 @kernel
-def _changed(raw, tile, token, rows, row_of, forced, touched, step, tiles, vocabulary, temperature, kind: tl.constexpr):
-    """Returns what the processors make of a tile. kind: 1, a table of changes; 2, a temperature; 3, both.
-
-    step: where the sentence's is.
-    """
-    value = raw
-    if kind % 2 == 1:
-        now = tl.load(step)
-        row = tl.load(row_of + now)
-        if tl.load(touched + row * tiles + tile):
-            added = tl.load(rows + row * vocabulary + token, mask=token < vocabulary, other=0.0)
-            value = tl.where(tl.load(forced + now), added, value + added)
-    if kind >= 2:
-        value = tl.div_rn(value, temperature)
-    return value
+def _changed(raw, token, rows, row_of, forced, step, vocabulary):
+    """Returns what a table of changes makes of a tile."""
+    now = tl.load(step)
+    added = tl.load(rows + tl.load(row_of + now) * vocabulary + token, mask=token < vocabulary, other=0.0)
+    return tl.where(tl.load(forced + now), added, raw + added)
 
 
 @kernel
 def _read_kernel(
-    logits, stride, room, rows, row_of, forced, touched, step, temperature, highest, totals, keys, vocabulary, tiles,
-    chunk, distinct,
-    kind: tl.constexpr, processed: tl.constexpr, summed: tl.constexpr, count: tl.constexpr, wide: tl.constexpr,
-    block: tl.constexpr,
+    logits, stride, room, rows, row_of, forced, step, highest, totals, keys, vocabulary, tiles, chunk,
+    changed: tl.constexpr, summed: tl.constexpr, count: tl.constexpr, wide: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     start = tl.program_id(0).to(tl.int64) * stride
     part = tl.program_id(1)
@@ -129,30 +117,24 @@ def _read_kernel(
     for tile in range(part * chunk, tl.minimum((part + 1) * chunk, tiles)):
         token = tile * block + tl.arange(0, block)
         raw = _raw(logits, start, token, room)
-        value = _changed(
-            raw, tile, token, rows, row_of, forced, touched, step + tl.program_id(0) // distinct, tiles, vocabulary,
-            temperature, kind,
-        )  # fmt: skip
+        value = _changed(raw, token, rows, row_of, forced, step, vocabulary) if changed else raw
         if summed:
-            summand = value if processed else raw
-            summand = tl.where(token < vocabulary, summand, float("-inf"))
+            summand = tl.where(token < vocabulary, raw, float("-inf"))
             higher = tl.maximum(top, tl.max(summand, 0))
             zero = tl.where(higher == float("-inf"), 0.0, higher)
             total = total * tl.exp(top - zero) + tl.sum(tl.exp(summand - zero), 0)
             top = higher
-        if count > 0:
-            key = tl.where(token < vocabulary, _key(value, token), LOWEST)
+        key = tl.where(token < vocabulary, _key(value, token), LOWEST)
+        found = tl.max(key, 0)
+        while found > worst:
+            best = tl.where(best == worst, found, best)
+            worst = tl.min(best, 0)
+            key = tl.where(key == found, LOWEST, key)
             found = tl.max(key, 0)
-            while found > worst:
-                best = tl.where(best == worst, found, best)
-                worst = tl.min(best, 0)
-                key = tl.where(key == found, LOWEST, key)
-                found = tl.max(key, 0)
     if summed:
         tl.store(highest + here, top)
         tl.store(totals + here, total)
-    if count > 0:
-        tl.store(keys + here * count + slots, best, mask=slots < count)
+    tl.store(keys + here * count + slots, best, mask=slots < count)
 
 
 @kernel
@@ -172,10 +154,10 @@ def _beams_kernel(
     keys, highest, totals, forced, running, best, last, open_, is_end, final, length_penalties, step, first_candidate,
     table, tokens, origins, vocabulary, parts, distinct,
     width: tl.constexpr, count: tl.constexpr, lanes: tl.constexpr, wide: tl.constexpr, entries: tl.constexpr,
-    kind: tl.constexpr, normalized: tl.constexpr, early: tl.constexpr,
+    changed: tl.constexpr, normalized: tl.constexpr, early: tl.constexpr,
 ):  # fmt: skip
     sentence = tl.program_id(0).to(tl.int64)
-    now = tl.load(step + sentence)
+    now = tl.load(step)
     beam = tl.arange(0, lanes)
     real = beam < width
     row = sentence * distinct + tl.minimum(beam, distinct - 1)
@@ -190,7 +172,7 @@ def _beams_kernel(
         zero = tl.where(top == float("-inf"), 0.0, top)
         total = tl.sum(tl.load(totals + part, mask=is_part, other=0.0) * tl.exp(tops - zero[:, None]), 1)
         log_sum = zero + tl.log(tl.where(total > 0, total, 1.0))  # of a row of -inf alone 0, so that nothing is NaN
-        if kind % 2 == 1:
+        if changed:
             log_sum = tl.where(tl.load(forced + now), 0.0, log_sum)  # the table's row is log P then
 
     # The best candidates, as `Stage.candidates` orders them.
@@ -231,7 +213,7 @@ def _beams_kernel(
         ended, tl.where(slots < width, new_rank, -1), beam
     )
     kept_last = _ordered(old_last, tl.where(real, old_rank, -1), beam) + _ordered(
-        number + tl.load(first_candidate + sentence), tl.where(slots < width, new_rank, -1), beam
+        number + tl.load(first_candidate), tl.where(slots < width, new_rank, -1), beam
     )
 
     # `Hypotheses.go_on` and `close`
@@ -255,126 +237,49 @@ def _beams_kernel(
     tl.store(origins + mine, sentence * width + chosen // vocabulary, mask=real)
 
 
-@kernel
-def _tokens_kernel(
-    logits, stride, room, rows, row_of, forced, touched, step, temperature, highest, totals, keys, noise, pad, going,
-    is_end, final, tokens, table, vocabulary, tiles, chunk, parts, distinct, width,
-    kind: tl.constexpr, drawn: tl.constexpr, padded: tl.constexpr, block: tl.constexpr,
-):  # fmt: skip
-    hypothesis = tl.program_id(0).to(tl.int64)
-    step += hypothesis // width  # of its sentence
-    row = hypothesis // width * distinct + tl.minimum(hypothesis % width, distinct - 1)
-    part = tl.arange(0, PARTS)
-    there = part < parts
-    if drawn:  # the first token whose cumulated probability is above the random number
-        tops = tl.load(highest + row * parts + part, mask=there, other=float("-inf"))
-        top = tl.max(tops, 0)
-        zero = tl.where(top == float("-inf"), 0.0, top)
-        weights = tl.load(totals + row * parts + part, mask=there, other=0.0) * tl.exp(tops - zero)
-        below = tl.load(noise + hypothesis) * tl.sum(weights, 0)
-        above = (tl.cumsum(weights, 0) > below) & (weights > 0)
-        drawn_part = tl.min(tl.where(above, part, PARTS), 0)
-        drawn_part = tl.where(drawn_part < PARTS, drawn_part, tl.max(tl.where(weights > 0, part, 0), 0))
-        top = tl.sum(tl.where(part == drawn_part, tops, 0.0), 0)
-        rest = (below - tl.sum(tl.where(part < drawn_part, weights, 0.0), 0)) * tl.exp(zero - top)
-        summed = tl.full([], 0.0, tl.float32)
-        token = tl.full([], LOW, tl.int32)
-        possible = tl.full([], 0, tl.int32)  # the last token that is
-        for tile in range(drawn_part * chunk, tl.minimum((drawn_part + 1) * chunk, tiles)):
-            at = tile * block + tl.arange(0, block)
-            value = _changed(
-                _raw(logits, row * stride, at, room), tile, at, rows, row_of, forced, touched, step, tiles, vocabulary,
-                temperature, kind,
-            )  # fmt: skip
-            power = tl.where(at < vocabulary, tl.exp(value - top), 0.0)
-            is_above = (summed + tl.cumsum(power, 0) > rest) & (power > 0)
-            token = tl.minimum(token, tl.min(tl.where(is_above, at, LOW), 0))
-            possible = tl.maximum(possible, tl.max(tl.where(power > 0, at, 0), 0))
-            summed += tl.sum(power, 0)
-        chosen = tl.where(token < LOW, token, possible).to(tl.int64)
-    else:
-        chosen = _number(tl.max(tl.load(keys + row * parts + part, mask=there, other=LOWEST), 0))
-    goes_on = tl.load(going + hypothesis) != 0
-    if padded:
-        chosen = tl.where(goes_on, chosen, tl.load(pad))
-    tl.store(tokens + hypothesis, chosen)
-    tl.store(table + tl.load(step) * tl.num_programs(0) + hypothesis, chosen)
-    tl.store(going + hypothesis, goes_on & (tl.load(is_end + chosen) == 0) & (tl.load(step) < tl.load(final)))
-
-
 class Read(NamedTuple):
-    """The arguments that kernels have in common, and the tensors that `_read_kernel` has filled.
+    """The tensors that `_read_kernel` has filled; forced: of a table of changes.
 
     highest, totals: (rows, parts). keys: (rows, parts, count).
     """
 
-    logits: tuple[Any, ...]  # what there is to be read, with the changes to it
     forced: Tensor
     highest: Tensor
     totals: Tensor
     keys: Tensor
-    sizes: tuple[int, int, int]  # vocabulary, tiles, tiles of a part
     parts: int
-    kind: int
 
 
-def read(stage: Any, scores: Tensor, count: int, summed: bool) -> Read:
+def read(stage: Any, scores: Tensor) -> Read:
     """Reads scores (sentences, 1 or width, vocabulary): the `count` best of each row, and its sums of exponentials."""
-    logits, table = scores.flatten(0, 1), stage.table_of_changes
+    logits, count = scores.flatten(0, 1), stage.count
     rows, vocabulary = logits.shape
     stride = logits.stride(0) if rows > 1 else scores.stride(0)  # of one row `flatten` makes up its own
     tiles = -(-vocabulary // TILE)
-    # A part that a token is drawn from is read again, so it is small.
-    chunk = -(-tiles // min(tiles, MOST_PARTS, max(1, PROGRAMS // rows) if count else tiles))
+    chunk = -(-tiles // min(tiles, MOST_PARTS, max(1, PROGRAMS // rows)))
     parts = -(-tiles // chunk)
     highest, totals = logits.new_empty(2, rows, parts, dtype=torch.float32).unbind()
     keys = stage.tokens.new_empty(rows, parts, count)
-    changes = [stage.tokens] * 4 if table is None else [table.rows, table.row_of, table.forced, table.touched]
-    kind = (table is not None) + 2 * (stage.temperature != 1.0)
-    given = (logits, stride, readable(logits, stride), *changes, stage.clock.step, float(stage.temperature))
-    wide = power_of_2(count)
+    changes = [stage.tokens] * 3
+    for table in stage.processors:  # one at most
+        changes = [table.rows, table.row_of, table.forced]
     _read_kernel[(rows, parts)](
-        *given,
-        highest,
-        totals,
-        keys,
-        vocabulary,
-        tiles,
-        chunk,
-        scores.shape[1],
-        kind,
-        stage.draws,
-        summed,
-        count,
-        wide,
-        TILE,
-    )
-    return Read(given, changes[2], highest, totals, keys, (vocabulary, tiles, chunk), parts, kind)
+        logits, stride, readable(logits, stride), *changes, stage.clock.step, highest, totals, keys, vocabulary, tiles,
+        chunk, bool(stage.processors), not stage.normalized, count, power_of_2(count), TILE,
+    )  # fmt: skip
+    return Read(changes[2], highest, totals, keys, parts)
 
 
 def choose_beams(stage: Any, scores: Tensor) -> None:
     """Computes `Stage.choose_beams` from scores (sentences, 1 or width, vocabulary), up to the beams' states."""
     (sentences, width), count, found = stage.tokens.shape, stage.count, stage.found
-    done, lanes = read(stage, scores, count, not stage.normalized), power_of_2(width)
+    done, lanes = read(stage, scores), power_of_2(width)
     _beams_kernel[(sentences,)](
         done.keys, done.highest, done.totals, done.forced, found.running, found.best, found.last, found.open,
         stage.is_end, stage.final, stage.length_penalties, stage.clock.step, stage.clock.first_candidate, stage.table,
         stage.tokens, stage.origins, stage.vocabulary, done.parts, scores.shape[1], width, count, lanes,
-        power_of_2(count), ENTRIES // lanes, done.kind, stage.normalized, found.early, num_warps=WARPS,
+        power_of_2(count), ENTRIES // lanes, bool(stage.processors), stage.normalized, found.early, num_warps=WARPS,
     )  # fmt: skip
-
-
-def choose_tokens(stage: Any, scores: Tensor) -> None:
-    """Computes `Stage.choose_tokens` from scores (sentences, 1 or width, vocabulary)."""
-    (sentences, width), found = stage.tokens.shape, stage.found
-    done = read(stage, scores, 0 if stage.draws else 1, stage.draws)
-    _tokens_kernel[(sentences * width,)](
-        *done.logits, done.highest, done.totals, done.keys, stage.noise, found.pad_token, found.going, stage.is_end,
-        stage.final, stage.tokens, stage.table, *done.sizes, done.parts, scores.shape[1], width, done.kind, stage.draws,
-        stage.padded, TILE,
-    )  # fmt: skip
-    if width > 1:
-        torch.any(found.going, 1, out=found.open)
 
 
 def readable(logits: Tensor, stride: int) -> int:
@@ -403,7 +308,7 @@ def works(device: Any) -> bool:
 
 
 def knows(model: Any, beams: int, count: int) -> bool:
-    """Tells whether the kernels can choose `count` candidates of so many beams, or tokens, by this model's logits."""
+    """Tells whether the kernels can choose `count` candidates of so many beams by this model's logits."""
     numbers = beams * model.config.target_vocab_size
     fits = beams <= MOST_BEAMS and count <= min(MOST_CANDIDATES, numbers) and numbers < 2**31
     return AVAILABLE and fits and model.dtype in DTYPES and works(model.device)

@@ -9,65 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import Form, explained, read_json, take_name, write_json
-from hf_mlnmt.common.made_from import differences, digest, sha256, sha256_of_files
-from hf_mlnmt.common.model_folder import MODEL_FILES, fetch_small_files
+from hf_mlnmt.common.made_from import digest
 from hf_mlnmt.data.corpus import COUNTS
 
 STATE = "state.json"
 _BLOCK = 1 << 22
 
 
-def identity_of_model(name: str, **options: Any) -> dict[str, Any]:
-    """Returns the model's name, and the SHA-256 of each file that decides what it writes: config, weights, tokenizers.
-
-    A model of the Hub must have been loaded before. `options` are the Hub's (revision).
-    """
-    folder = fetch_small_files(name, **options)
-    return {"name": name, "files": sha256_of_files(folder, MODEL_FILES)}
-
-
-def identity_of_text(path: str | Path, lines: Iterable[str]) -> dict[str, Any]:
-    """Returns a file's name, the SHA-256 of its bytes and the number of its `lines`.
-
-    All of them are read: so an error in one (a UserError naming file and line) shows before the first is translated.
-    """
-    return {"name": str(path), "lines": sum(1 for _ in lines), "sha256": sha256(path)}
-
-
-def check_same(before: Mapping[str, Any], now: Mapping[str, Any], what: str, remedy: str) -> None:
-    """Compares two identities. Raises: UserError naming what differs; `what` begins its message, `remedy` ends it."""
-    if changed := list(_what_changed(before, now)):
-        raise UserError(f"{what} of something else:\n  " + "\n  ".join(changed) + f"\n{remedy}, or go back to that.")
-
-
-def _what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what of two identities (the content of a manifest or a state) is not the same, for people to read.
-
-    Names of models and texts, and versions, are no difference: content is.
-    """
-    models = before["model"], now["model"]
-    for name, (old, new) in sorted(differences(*((model or {}).get("files", {}) for model in models)).items()):
-        what = "is new" if old is None else "is gone" if new is None else "has another content"
-        names = (models[0] or models[1] or {})["name"], (models[1] or models[0] or {})["name"]
-        yield f"the model's {name} {what} ({names[0]} -> {names[1]})"
-    if len(before["text"]) != len(now["text"]):
-        yield f"text: {len(before['text'])} file(s) -> {len(now['text'])}"
-    for old, new in zip(before["text"], now["text"]):
-        if old["sha256"] != new["sha256"]:
-            yield f"text {new['name']}: its content changed ({old['lines']:,} lines -> {new['lines']:,})"
-    old, new = ({key: about.get(key) for key in ("direction", "tag", "settings", "method")} for about in (before, now))
-    for key, (was, is_now) in differences(old, new).items():
-        yield f"{key.removeprefix('settings.').replace('method.', 'method, ')}: {was} -> {is_now}"
-
-
 class Journal:
-    """Some files and their state, in `folder`; the files are open from `restore` to `close`.
+    """Writes files that grow, and in `folder` how far they are; the files are open from `restore` to `close`.
 
     Args:
         files: {side: where its file is when all is done}.
@@ -95,7 +51,7 @@ class Journal:
             "bytes": dict.fromkeys(self.files, int),
             "sha256": dict.fromkeys(self.files, str),
         }
-        progress |= {"counts?": COUNTS, "warnings?": [str]}
+        progress["counts?"] = COUNTS
         try:
             state = read_json(path, {"about": self.form, "progress": progress, "digest?": str})
             if state.get("digest", now := digest(state["progress"])) != now:
@@ -105,7 +61,7 @@ class Journal:
             raise UserError(f"{error} Or delete the folder {self.folder} and begin again.") from error
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Opens the files where that state left them; without one, empty."""
+        """Opens the files at the ends that a state says; without a state, empty."""
         for leftover in self.folder.glob(".*.part"):  # of a process that was killed as it wrote the state
             leftover.unlink()
         if state is None:
@@ -132,7 +88,7 @@ class Journal:
             self._open[side].seek(size)
 
     def append(self, parts: Mapping[str, bytes], lines: int, **progress: Any) -> None:
-        """Adds to the files; `lines` of the text are done now. The state is written when that is on the disk."""
+        """Appends to the files, waits for the disk, then writes the state: `lines` of the text are done."""
         for side, part in parts.items():
             with explained(self.part(side)):
                 self._open[side].write(part)
@@ -147,7 +103,7 @@ class Journal:
         self._save()
 
     def finish(self) -> dict[str, dict[str, Any]]:
-        """Gives the files their names; returns {side: its file's name, bytes and SHA-256}. The state is still there."""
+        """Renames the finished files; returns {side: name, bytes and SHA-256 of its file}. The state stays."""
         self.close()
         about = {}
         for side, whole in self.files.items():
@@ -164,7 +120,7 @@ class Journal:
         self._open = {}
 
     def part(self, side: str) -> Path:
-        """Returns the file that a side is in as long as not all is done."""
+        """Returns the unfinished file of a side."""
         return self.folder / f"{self.files[side].name}.part"
 
     def _save(self) -> None:
