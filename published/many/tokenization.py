@@ -18,7 +18,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from tokenizers.normalizers import Replace, Sequence
 from tokenizers.processors import TemplateProcessing
@@ -146,24 +146,25 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
         self, text: Any, text_pair: Any = None, add_special_tokens: bool = True, *arguments: Any, **options: Any
     ) -> Any:
         known = isinstance(text, str | list | tuple)  # of anything else the library says what it is
+        backend, encode = cast(Any, self._tokenizer), cast(Any, super()._encode_plus)
         asked = options.pop("split_special_tokens", None)
         as_text = self.split_special_tokens if asked is None else asked
         if self._of_target or not known or not languages_of(self):
             options["split_special_tokens"] = as_text
-            return super()._encode_plus(text, text_pair, add_special_tokens, *arguments, **options)
+            return encode(text, text_pair, add_special_tokens, *arguments, **options)
         if add_special_tokens:
             self._check(text, options)
         options["split_special_tokens"] = False
-        kept = self._tokenizer.normalizer
+        kept = backend.normalizer
         texts = [self._told_apart(each) if as_text else each for each in (text, text_pair)]
         if texts != [text, text_pair]:
-            self._tokenizer.normalizer = Sequence([Replace(_APART, ""), *([kept] if kept else [])])
+            backend.normalizer = Sequence([Replace(_APART, ""), *([kept] if kept else [])])
         try:
             with self._code_in_front(add_special_tokens):
-                return super()._encode_plus(*texts, add_special_tokens, *arguments, **options)
+                return encode(*texts, add_special_tokens, *arguments, **options)
         finally:
             if texts != [text, text_pair]:
-                self._tokenizer.normalizer = kept
+                backend.normalizer = kept
 
     def _told_apart(self, text: Any) -> Any:
         """Returns text in which no token is found but the codes in front: the normalizer puts together again what is

@@ -91,13 +91,21 @@ def test_streaming_data_set(tmp_path):
     assert list(read_pairs(spec, tmp_path)) == PAIRS
 
 
-@pytest.mark.parametrize("bad", ["no json", '{"source": "a"', '{"source": "a", "target": "b"} x', "[1, 2]"])
-def test_a_line_of_a_streamed_data_set_that_is_no_record_is_named(tmp_path, bad):
+@pytest.mark.parametrize("bad", ["no json", '{"source": "a"', '{"source": "a", "target": "b"} x', "[1, 2]", "\xff"])
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_line_of_a_data_set_that_is_no_record_is_named(tmp_path, monkeypatch, bad, streaming):
+    """As of a file that is given as path."""
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     (tmp_path / "set").mkdir()
     good = json.dumps({"source": "The man.", "target": "Der Mann."})
-    (tmp_path / "set" / "train.jsonl").write_text("\n".join([good, good, bad, good]) + "\n")
-    with pytest.raises(UserError, match=r"set.*record"):
-        list(read_pairs(CorpusSpec(dataset="set", streaming=True), tmp_path))
+    text = "\n".join([good, good, bad, good]) + "\n"
+    (tmp_path / "set" / "train.jsonl").write_bytes(text.encode("latin-1"))
+    said = []
+    for spec in (CorpusSpec(dataset="set", streaming=streaming), CorpusSpec(path="set/train.jsonl")):
+        with pytest.raises(UserError, match=r"set/train\.jsonl, line 3: .*bad_lines: drop") as found:
+            list(read_pairs(spec, tmp_path))
+        said.append(str(found.value).split(". Mend")[0])
+    assert said[0] == said[1]
 
 
 @pytest.mark.parametrize(("source", "target"), [(5, 3), (3, 5), (4, 1)])
