@@ -26,6 +26,7 @@ from hf_mlnmt.common.files import read_json
 from hf_mlnmt.common.model_folder import CARD, RESULTS, fetch_small_files
 from hf_mlnmt.data.placeholders import PATTERNS
 from hf_mlnmt.data.words import is_unspaced
+from hf_mlnmt.evaluation.results import inside
 from hf_mlnmt.generation import (
     Alternative,
     DecodingOptions,
@@ -36,7 +37,7 @@ from hf_mlnmt.generation import (
 )
 from hf_mlnmt.generation.translating.detection import SURE, rank
 from hf_mlnmt.generation.translating.segments import Piece, join
-from hf_mlnmt.reports.facts import front_matter, inside
+from hf_mlnmt.reports.facts import front_matter
 from hf_mlnmt.reports.tables import example, language_name
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut, Translations
 from hf_mlnmt.serving.gate import Record, client_of, error_response
