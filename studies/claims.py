@@ -148,7 +148,7 @@ def claims_table(comparison: Comparison, folder: Path | None = None) -> Table | 
         if folder and said in (BETTER[1], NO_BETTER[0]):
             names = tuple(f"{name}{suffix}" for name in (claim.against, claim.system))
             common = tuple(seed for seed in comparison.runs[names[0]] if seed in comparison.runs[names[1]])
-            spread = comparison.deviation(test, *place) or 0.0
+            spread = _deviation(comparison, test, *place)
             seen = f"{_smallest(folder, names, common, (test, *place), spread, len(raw)):.2f}"
         rows.append([claim.text, _range(claim.published), *cells, better, shown, *([seen] if folder else []), said])
     return Table(columns, rows)
@@ -247,6 +247,14 @@ def _tested(comparison: Comparison, claim: Claim, suffix: str) -> dict[str, Any]
     else:
         found = (comparison.pairs or {}).get(f"{claim.system}{suffix} > {claim.against}{suffix}", {})
     return dict(found.get(TESTED, {}))
+
+
+def _deviation(comparison: Comparison, test: str, protocol: str, metric: str) -> float:
+    """The standard deviation of a score over seeds, pooled over all systems; 0 where none has two."""
+    several = [comparison.scores(system, test, protocol, metric) for system in comparison.runs]
+    several = [scores for scores in several if len(scores) > 1]
+    squares = sum((len(scores) - 1) * statistics.variance(scores) for scores in several)
+    return float(squares / max(1, sum(len(scores) - 1 for scores in several))) ** 0.5
 
 
 def _at(found: dict[str, Any], test: str, protocol: str, metric: str) -> dict[str, Any]:

@@ -120,12 +120,10 @@ def lengths_study(lines: list[str]) -> Study:
     rows = [{"line": number, "words": len(line.split())} for number, line in enumerate(lines, 1)]
     return Study("lengths", rows, rows)
 ''',
-            "cli/analyse/lengths.py": '''
-from pathlib import Path
-
-from hf_mlnmt.cli import options
-from hf_mlnmt.cli.options import argument
-from hf_mlnmt.cli.terminal import finish
+            "cli/analyse.py": [
+                (
+                    'PANEL = "Look into a model"\n',
+                    '''PANEL = "Look into a model"
 
 
 def lengths(file: Path = argument(..., "Text."), output: Path = options.output(..., "Folder.")) -> None:
@@ -134,6 +132,8 @@ def lengths(file: Path = argument(..., "Text."), output: Path = options.output(.
 
     finish(lengths_study(file.read_text().splitlines()), output, {"file": str(file)})
 ''',
+                )
+            ],
         },
         """
 import json

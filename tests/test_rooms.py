@@ -14,26 +14,26 @@ FLOORS += ["search", "zoo", "data", "convert", "generation", "documents", "evalu
 FLOORS += ["recipe", "training", "reports", "hub", "export", "analysis", "serving", "demo", "cli"]
 # Room: (most lines, most files); and the most lines in all and of tests. CONTRIBUTING.md says how a ceiling is raised.
 CEILINGS = {
-    "analysis": (3_050, 12),
-    "cli": (3_000, 34),
+    "analysis": (3_020, 12),
+    "cli": (2_860, 21),
     "common": (2_300, 12),
-    "convert": (2_200, 10),
-    "data": (4_400, 16),
-    "demo": (450, 3),
+    "convert": (2_180, 10),
+    "data": (4_160, 16),
+    "demo": (410, 3),
     "documents": (2_300, 9),
-    "evaluation": (3_000, 11),
-    "export": (2_050, 10),
-    "generation": (7_150, 32),
-    "hub": (950, 6),
-    "modeling": (7_950, 34),
-    "recipe": (1_850, 5),
+    "evaluation": (2_940, 11),
+    "export": (1_990, 10),
+    "generation": (6_470, 30),
+    "hub": (910, 6),
+    "modeling": (7_800, 34),
+    "recipe": (1_790, 5),
     "reports": (1_700, 10),
-    "search": (6_550, 25),
-    "serving": (3_350, 12),
-    "training": (7_600, 27),
-    "zoo": (650, 4),
+    "search": (5_730, 23),
+    "serving": (3_270, 12),
+    "training": (7_570, 27),
+    "zoo": (600, 4),
 }
-TOTAL, TESTS = 60_150, 52_700
+TOTAL, TESTS = 57_930, 52_120
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 FILES = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")]

@@ -27,51 +27,32 @@ from hf_mlnmt.evaluation.figures import Study
 from hf_mlnmt.reports.parameters import parameters_of_config
 from hf_mlnmt.training import Translation
 
-
-@dataclass(frozen=True)
-class Measure:
-    """The result of a turn: `amount` of work (tokens, sentences) in `seconds`."""
-
-    amount: float
-    seconds: float
-
-    @property
-    def rate(self) -> float:
-        return self.amount / self.seconds
-
-
-Turn = Callable[[], Measure]
-
-
-def take_turns(contestants: Mapping[str, Turn], rounds: int, tell: Callable[[str], Any]) -> dict[str, list[float]]:
-    """Returns rates of every contestant, A B C A B C ..., after one turn each that does not count."""
-    rates: dict[str, list[float]] = {name: [] for name in contestants}
-    for turn in range(rounds + 1):
-        for name, run in contestants.items():
-            rate = run().rate
-            tell(f"{'warm-up' if turn == 0 else f'round {turn}'}: {name}: {rate:,.1f}/s")
-            if turn:
-                rates[name].append(rate)
-    return rates
+Turn = Callable[[], float]
+"""Does some work and returns its rate: tokens, sentences or steps a second."""
 
 
 def beside_baseline(
     baseline: Turn, others: Mapping[str, Turn], rounds: int, tell: Callable[[str], Any]
 ) -> dict[str, tuple[float, float]]:
-    """Returns the median rate of each of the others, and the median of its ratios to the baseline's turn before it."""
-    runs: dict[str, Turn] = {}
-    for name, run in others.items():
-        runs |= {f"baseline before {name}": baseline, name: run}
-    rates = take_turns(runs, rounds, tell)
-    medians = {}
-    for name in others:
-        ratios = [own / base for own, base in zip(rates[name], rates[f"baseline before {name}"], strict=True)]
-        medians[name] = statistics.median(rates[name]), statistics.median(ratios)
-    return medians
+    """Returns the median rate of each of the others, and the median of its ratios to the baseline's turn before it.
+
+    A first round, the warm-up, does not count.
+    """
+    pairs: dict[str, list[tuple[float, float]]] = {name: [] for name in others}
+    for number in range(rounds + 1):
+        for name, turn in others.items():
+            base, own = baseline(), turn()
+            tell(f"{f'round {number}' if number else 'warm-up'}: baseline {base:,.1f}/s, {name} {own:,.1f}/s")
+            if number:
+                pairs[name].append((base, own))
+    return {
+        name: (statistics.median(own for _, own in rates), statistics.median(own / base for base, own in rates))
+        for name, rates in pairs.items()
+    }
 
 
 def machine() -> str:
-    """Returns processor, threads, versions and who computes products, so that a number can be placed."""
+    """Returns the processor, threads, versions and load under which a number was measured, as text."""
     import psutil
     import transformers
 
@@ -91,7 +72,7 @@ MEASURES = {
     "training_steps_per_second": "training",
     "decoding_tokens_per_second": "decoding",
 }
-"""A row's field -> the beginning of its ratio's, `<...>_ratio`."""
+"""Field of a row -> name of the measure; its multiple of the baseline's is the field `<name>_ratio`."""
 
 
 @dataclass(frozen=True)
@@ -145,13 +126,13 @@ def training(config: Any, work: Work) -> Turn:
 
 
 def _turn(make: Callable[[], Any], run: Callable[[Any], Any], amount: float, work: Work) -> Turn:
-    """Returns a turn of `run` on what `make` makes and warms up; each turn makes its own, and leaves nothing."""
+    """Returns a turn that times `run` on a model of its own, which `make` makes and warms up."""
 
-    def turn() -> Measure:
+    def turn() -> float:
         made = make()
         start = _now(work)
         run(made)
-        return Measure(amount, _now(work) - start)
+        return amount / (_now(work) - start)
 
     return turn
 
@@ -228,7 +209,7 @@ class LiveBytes(TorchDispatchMode):
 
 
 def peak_memory(config: Any, work: Work) -> int:
-    """Counts bytes at the highest point of a training step, not the first: weights, gradients, Adam's moments, states.
+    """Counts the bytes at the peak of a training step, the second: weights, gradients, Adam's moments, activations.
 
     On a GPU the allocator's own count; on a CPU the tensors that operations return, without what they use inside.
     """

@@ -64,7 +64,7 @@ def has_run(text: str) -> bool:
 
 
 def is_repeated(source: str, output: str, reference: str) -> bool:
-    """Returns whether there is a run that neither source nor reference excuses."""
+    """Returns whether the output repeats words (`has_run`), and neither source nor reference does."""
     return has_run(output) and not has_run(source) and not has_run(reference)
 
 
@@ -90,7 +90,7 @@ def output_statistics(
     is_off_target: Callable[[str], bool] | None = None,
     language: str | None = None,
 ) -> dict[str, Any]:
-    """Returns length ratio (output to reference, sacreBLEU's tokens), and share and sentences (from 1) of each kind.
+    """Returns the length ratio (output to reference, sacreBLEU's tokens); share and lines (from 1) of each fault.
 
     `is_off_target` says of a translation whether it is in a wrong language; without it that kind is left out. Of
     several references the first is compared with. language: the target's, as of score().

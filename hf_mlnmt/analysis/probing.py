@@ -52,8 +52,8 @@ PARTS: tuple[Part, ...] = get_args(Part)
 SIZES: tuple[int, int, int] = (100_000, 10_000, 10_000)
 """Sizes of the parts, as in the papers; with less text eight, one and one tenth of it."""
 _WORD = re.compile(r"[^\W\d_]+")
-_FREQUENT = 100  # words that say too little: left out of word content
-_FEWEST = 20  # sentences that a word of word content must be in
+_FREQUENT = 100  # as many of the most frequent words are no classes of word content
+_FEWEST = 20  # sentences that must hold a word for it to be a class of word content
 
 
 @dataclass(frozen=True)
@@ -332,7 +332,7 @@ def _accuracy(model: nn.Module, vectors: Tensor, labels: Tensor) -> float:
 
 
 def train_logistic_regression(vectors: Vectors, labels: Mapping[Part, Tensor]) -> Predictions:
-    """Fits scikit-learn's logistic regression; nothing is chosen by "dev". Raises: UserError without scikit-learn."""
+    """Fits scikit-learn's logistic regression, scores "dev" and predicts "test". Raises: UserError without it."""
     try:
         from sklearn.linear_model import LogisticRegression
     except ImportError as error:

@@ -40,11 +40,29 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import file_name
 from hf_mlnmt.evaluation import figures
 from hf_mlnmt.evaluation.figures import Panel, Study, naming
-from hf_mlnmt.evaluation.scores import GoldAlignment, alignment_error_rate
 from hf_mlnmt.generation.translating.alignments import Link, to_pharaoh, word_links
 from hf_mlnmt.generation.translating.loading import Parts
 
 _LINK = re.compile(r"(\d+)([-?p])(\d+)")
+
+
+@dataclass(frozen=True)
+class GoldAlignment:
+    """The links (source word, target word) of one sentence; `possible` holds the sure ones too."""
+
+    sure: frozenset[Link]
+    possible: frozenset[Link]
+
+
+def alignment_error_rate(aligned: Iterable[set[Link]], gold: Iterable[GoldAlignment]) -> float:
+    """Returns AER over all sentences, counts added up before dividing. Raises: UserError if there is no link at all."""
+    right = total = 0
+    for made, sentence in zip(aligned, gold, strict=True):
+        right += len(made & sentence.sure) + len(made & sentence.possible)
+        total += len(made) + len(sentence.sure)
+    if not total:
+        raise UserError("no links, neither found nor sure: there is no alignment error rate.")
+    return 1 - right / total
 
 
 def read_gold(lines: Iterable[str], name: str | Path, one_based: bool = False) -> list[GoldAlignment]:
@@ -99,7 +117,7 @@ def source_attentions(model: Any, cross_attentions: Sequence[Tensor] | None) -> 
     attentions: dict[Place, Tensor] = {}
     for layer, weights in enumerate(cross_attentions, start=1):
         several = weights.dim() == 5
-        first = model.config.encoder_layers - weights.shape[1] + 1 if several else 0  # the top ones are read
+        first = model.config.encoder_layers - weights.shape[1] + 1 if several else 0  # the uppermost are read
         for index, heads in enumerate(weights.unbind(1) if several else [weights]):
             attentions[Place(layer, first + index, 0)] = heads.mean(1)
             for head, of_head in enumerate(heads.unbind(1), start=1):

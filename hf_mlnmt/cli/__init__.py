@@ -1,8 +1,8 @@
-"""The `hf-mlnmt` command: translate.py is `hf-mlnmt translate`, model/average.py is `hf-mlnmt model average`.
+"""The `hf-mlnmt` command: translate.py is `hf-mlnmt translate`, `average` in model.py is `hf-mlnmt model average`.
 
-A file with a PANEL, its heading in the help, is a verb, a folder with a PANEL is a group of verbs. The verb is the
-function of the file's name (`import_` is `import`), its docstring the help. What its file imports at its top must be
-light: help, a mistyped option and the shell's completion come through all of them.
+A file with a PANEL, its heading in the help, is a verb: the function of the file's name (`import_` is `import`), whose
+docstring is the help. A file without such a function is a group, whose verbs are its public functions. What these files
+import at their tops must be light: help, a mistyped option and the shell's completion come through all of them.
 """
 
 import functools
@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
@@ -36,29 +35,20 @@ def _paragraphs(text: str | None) -> str:
     return "\n\n".join(each if each.startswith("  ") else re.sub(r"\n(?!- )\s*", " ", each) for each in paragraphs)
 
 
-def _files(folder: ModuleType) -> dict[str, ModuleType]:
-    """Returns {name: module} of what is in a folder, by name."""
-    stems = sorted(file.name for file in pkgutil.iter_modules(folder.__path__))
-    return {stem: import_module(f"{folder.__name__}.{stem}") for stem in stems}
+def _add(verbs: typer.Typer, verb: Callable[..., None], panel: str | None = None) -> None:
+    """Adds a verb."""
+    name = verb.__name__.strip("_").replace("_", "-")
+    verbs.command(name, cls=Verb, rich_help_panel=panel, help=_paragraphs(verb.__doc__))(_keeping_inputs(verb))
 
 
-def _add(verbs: typer.Typer, stem: str, file: ModuleType, panel: str | None = None) -> None:
-    """Add the verb of a file."""
-    verb = _keeping_inputs(getattr(file, stem))
-    name = stem.strip("_").replace("_", "-")
-    verbs.command(name, cls=Verb, rich_help_panel=panel, help=_paragraphs(verb.__doc__))(verb)
-
-
-# What else is a path and no input; a run's own recipe, in its folder, is both.
-_OUTPUTS, _NO_INPUTS = ("output", "html", "save_translations", "scores_file"), ("cache", "data", "recipe", "recipes")
-
-
+_OUTPUTS = ("output", "html", "save_translations", "scores_file")
+_NO_INPUTS = ("cache", "data", "recipe", "recipes")  # other paths; a recipe may lie in the folder of its run
 _MODELS = {"model", "models", "device", "init_from", "checkpoints"}  # arguments of verbs that load models
 
 
 def _keeping_inputs(verb: Callable[..., None]) -> Callable[..., None]:
-    """Returns the verb, which then refuses outputs that would take the place of an input or of one another; one that
-    loads models has --trust-remote-code."""
+    """Returns the verb with two more checks: no output is an input or another output. Verbs that load models also get
+    --trust-remote-code."""
 
     @functools.wraps(verb)
     def run(*arguments: Any, trust_remote_code: bool = False, help_all: bool = False, **given: Any) -> None:
@@ -108,16 +98,19 @@ def _all_verbs() -> typer.Typer:
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
     )
-    files = {stem: file for stem, file in _files(sys.modules[__name__]).items() if hasattr(file, "PANEL")}
-    panels = list(dict.fromkeys([*PANELS, *(file.PANEL for file in files.values())]))
-    for stem, file in sorted(files.items(), key=lambda item: panels.index(item[1].PANEL)):
-        if not hasattr(file, "__path__"):
-            _add(verbs, stem, file, file.PANEL)
+    files = [import_module(f"{__name__}.{file.name}") for file in pkgutil.iter_modules(__path__)]
+    files = [file for file in files if hasattr(file, "PANEL")]
+    panels = list(dict.fromkeys([*PANELS, *(file.PANEL for file in files)]))
+    for file in sorted(files, key=lambda file: (panels.index(file.PANEL), file.__name__)):
+        name = file.__name__.rpartition(".")[2]
+        if verb := getattr(file, name, None):
+            _add(verbs, verb, file.PANEL)
             continue
         group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help=_paragraphs(file.__doc__))
-        for own, inner in _files(file).items():
-            _add(group, own, inner)
-        verbs.add_typer(group, name=stem, rich_help_panel=file.PANEL)
+        for verb in vars(file).values():
+            if inspect.isfunction(verb) and verb.__module__ == file.__name__ and not verb.__name__.startswith("_"):
+                _add(group, verb)
+        verbs.add_typer(group, name=name, rich_help_panel=file.PANEL)
     return verbs
 
 
@@ -173,11 +166,11 @@ def main() -> None:
 
 
 class _Closed(io.TextIOBase):
-    """Standard output that is closed: what is written there is no loss that nobody hears of."""
+    """Stands in for a standard output that is closed; raises UserError when something is written."""
 
     @property
     def buffer(self) -> Any:
-        """Returns what takes bytes: none either."""
+        """Returns itself, which refuses bytes as it refuses text."""
         return self
 
     def write(self, text: str) -> int:
@@ -185,7 +178,7 @@ class _Closed(io.TextIOBase):
 
 
 def _replace_closed_streams() -> None:
-    """Keep files from getting the numbers of standard streams that are closed, whose text they would be sent."""
+    """Opens closed standard streams: the next file would get the number of one, and its text."""
     for number in range(3):
         try:
             os.fstat(number)

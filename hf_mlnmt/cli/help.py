@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 
 from hf_mlnmt.generation.translating.options import SAMPLING, SEARCH, SPEED
 
-# Of these groups --help shows the everyday options alone, of all other groups what is not rare.
+# Of these groups --help shows only the options in EVERYDAY, of all others those that are not in RARE.
 LONG = {SEARCH, SAMPLING, SPEED, "Limits", "Method", "Text and pairs", "What is said of translations"}
 EVERYDAY = frozenset({"--beams", "--length-penalty", "--terms", "--keep", "--device", "--batch-tokens"})
 RARE = {"--alternatives", "--below", "--mark", "--leave", "--fuzzy", "--alignments"}

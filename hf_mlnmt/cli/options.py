@@ -147,7 +147,7 @@ def use_machine(threads: int | None = None) -> None:
 
 
 def refuse(given: Mapping[str, Any], why: str) -> None:
-    """Raises UserError for the first of these options that was given; `why` it cannot be."""
+    """Raises UserError for the first of these options that was given. why: the reason, behind the option's name."""
     if name := next((name for name, value in given.items() if value), None):
         raise UserError(f"{name}: {why}")
 
@@ -175,6 +175,7 @@ def as_typed(message: str) -> str:
     )
 
 
+EVERY = tuple(_SHELL)  # options of decoding, by their names in Python
 TRANSLATION = (
     *("source_language", "target_language", "prefix", "num_beams", "length_penalty", "length_normalization"),
     *("early_stopping", "max_new_tokens", "max_source_tokens", "split", "split_long", "alpha", "beta"),
@@ -203,7 +204,7 @@ def decoding_options(
     ]
 
     def gather(given: dict[str, Any]) -> DecodingOptions:
-        samples = "temperature" in chosen and "do_sample" not in chosen  # the verb says itself when
+        samples = "temperature" in chosen and "do_sample" not in chosen  # a verb with temperature but without --sample
         decoding: dict[str, Any] = {"do_sample": True} if samples else {}
         for name, value in given.items():
             if value is not None:

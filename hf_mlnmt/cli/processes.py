@@ -26,7 +26,7 @@ LOOK_AFTER = 0.5  # seconds
 LOST = 76
 AFTER_THE_FIRST = 3.0  # seconds until it ends, so that torchrun sees the one that ended first
 PATIENCE = 30.0  # seconds that a process has to save its state when its parent is gone, and torchrun's when one failed
-TO_SAVE = 86_400  # seconds that all have after a signal; who sent it decides how long that may take
+TO_SAVE = 86_400  # seconds after a signal until torchrun kills the processes: they may save for as long as they need
 # Windows has neither SIGHUP nor SIGUSR1.
 SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
 
@@ -112,9 +112,9 @@ def end_with_parent() -> bool:
     del os.environ[PARENT]
 
     def watch() -> None:
-        while os.getppid() == parent:  # on Windows it stays so
+        while os.getppid() == parent:  # on Windows for ever
             time.sleep(LOOK_AFTER)
-        os.kill(os.getpid(), signal.SIGTERM)  # the state is saved, as always
+        os.kill(os.getpid(), signal.SIGTERM)  # which saves the state
         time.sleep(PATIENCE)
         os._exit(128 + signal.SIGTERM)
 
@@ -142,7 +142,7 @@ def end_after_the_first() -> NoReturn:
 
 
 def lost_the_others(error: BaseException) -> bool:
-    """Returns whether an error says no more than that another process of the group is gone."""
+    """Returns whether an error only says that another process of the group is gone."""
     text = str(error).lower()
     signs = ["connection closed by peer", "connection reset by peer", "connection refused", "broken pipe"]
     signs += ["remote process exited", "socket timeout", "ncclremoteerror", "timed out waiting"]
@@ -150,7 +150,7 @@ def lost_the_others(error: BaseException) -> bool:
 
 
 def _explain(rank: int, count: int, code: int, log: Path | None) -> None:
-    """Prints the one message about a process that could not print its own."""
+    """Prints the message for a process that failed without printing one."""
     if code < 0:
         name = signal.Signals(-code).name
         memory = " The system does that when memory runs out." if name == "SIGKILL" else ""

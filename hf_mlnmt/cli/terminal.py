@@ -29,7 +29,7 @@ def tell(text: str) -> None:
 
 
 def show(*blocks: Any) -> None:
-    """Prints tables, one below the other; where no terminal is, as wide as they are."""
+    """Prints tables, one below the other; into a file or pipe without wrapping."""
     from rich.console import Console
 
     console = Console()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hf_mlnmt.cli import options
-from hf_mlnmt.cli.options import SAMPLING, TRANSLATION, argument, decoding_options, option
+from hf_mlnmt.cli.options import EVERY, argument, decoding_options, option
 from hf_mlnmt.common.errors import OptionError, UserError
 from hf_mlnmt.common.files import check_file
 from hf_mlnmt.generation.translating.options import OUTPUT, SEARCH, DecodingOptions
@@ -16,26 +16,7 @@ PANEL = "Translate"
 _of_output = partial(option, rich_help_panel=OUTPUT)
 
 
-@decoding_options(
-    *TRANSLATION,
-    *SAMPLING,
-    "draws",
-    "mbr",
-    "utility",
-    "rerank",
-    "num_return_sequences",
-    "alternatives",
-    "alignments",
-    "confidence",
-    "target_prefix",
-    "terms",
-    "terms_ignore_case",
-    "force_phrases",
-    "bad_phrases",
-    "keep",
-    progress=True,
-    split="sentences",
-)
+@decoding_options(*EVERY, progress=True, split="sentences")
 def translate(
     model: options.Model,
     files: list[str] | None = argument(

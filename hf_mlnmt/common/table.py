@@ -92,9 +92,8 @@ class Table:
         lines.append("<tbody>")
         for number, row in enumerate(self.rows):
             pairs = zip(row, self.columns, strict=True)
-            cells = "".join(
-                _element("td", "number" if isinstance(column, Number) else "", cell) for cell, column in pairs
-            )
+            kinds = ((' class="number"' if isinstance(column, Number) else "", cell) for cell, column in pairs)
+            cells = "".join(f"<td{kind}>{_html_text(cell)}</td>" for kind, cell in kinds)
             lines.append(f'<tr class="strong">{cells}</tr>' if number in self.bold else f"<tr>{cells}</tr>")
         return "\n".join([*lines, "</tbody>", "</table>"])
 
@@ -107,10 +106,6 @@ def _markdown_cell(text: str) -> str:
 def markdown_text(text: str) -> str:
     """Returns text in which no "<" begins an element; between backticks, in one line, it stays as it is."""
     return re.sub(r"(`[^`\n]*`)|<(?=[A-Za-z/!?])", lambda match: match[1] or "&lt;", text)
-
-
-def _element(tag: str, kind: str, text: str) -> str:
-    return f'<{tag} class="{kind}">{_html_text(text)}</{tag}>' if kind else f"<{tag}>{_html_text(text)}</{tag}>"
 
 
 def _html_text(text: str) -> str:

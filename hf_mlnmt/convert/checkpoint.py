@@ -76,12 +76,12 @@ def baseline_config(
 
 
 def reason_of(error: Exception) -> str:
-    """Returns the last line of an error's text, which says why where the first says what."""
+    """Returns the last line of an error's text, which names the cause."""
     return [type(error).__name__, *str(error.__cause__ or error).strip().splitlines()][-1].strip()
 
 
-NEVER = -100.0  # an output bias: e^-100 of the probability, and yet no infinity for a smoothed loss to meet
-# Values of settings that are on or off, or left out; and of those that the baseline does not have.
+NEVER = -100.0  # output bias of a token that is never predicted; finite, or a smoothed loss would be NaN
+# For `Settings.check`: a setting that may be on, off or missing; and one that must be off, for the baseline lacks it.
 FLAG, OFF = (False, True, None), (False,)
 
 
@@ -132,7 +132,7 @@ class Settings(dict[str, Any]):
                 )
 
     def check_numbers(self, names: Iterable[str], tensors: Mapping[str, Tensor]) -> None:
-        """Refuses what is not there or no whole number, or is larger than all dimensions and the number of weights."""
+        """Refuses settings that are missing, no whole number, or larger than all sizes and the number of tensors."""
         names, limit = list(names), max([len(tensors), *(size for tensor in tensors.values() for size in tensor.shape)])
         if missing := [name for name in names if self.get(name) is None]:
             raise UserError(f"{self.where}nothing is said of {', '.join(missing)}.")
@@ -143,7 +143,7 @@ class Settings(dict[str, Any]):
                 raise UserError(f"{self.where}{name} is {self[name]:,}, which the weights cannot have.")
 
     def check_search(self, beams: str, penalty: str) -> None:
-        """Refuses a number of beams or an exponent of lengths that no search can use."""
+        """Refuses a number of beams or a length penalty that no search can use."""
         value = self.get(beams)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             self._refuse(beams, "a whole number of at least 1")
@@ -221,19 +221,26 @@ def modules(parts: Parts, ours: str, theirs: str, bias: bool = True) -> Iterator
             yield Move(f"{ours}{module}.bias", tuple(f"{theirs}{name}.bias" for name in names))
 
 
-def layers(parts: Parts, side: str, count: int, theirs: str, bias: bool = True) -> Iterator[Move]:
-    """Yields moves of all layers of "encoder" or "decoder"; `theirs` has a place for the layer's number."""
-    for index in range(count):
-        yield from modules(parts, f"model.{side}.layers.{index}.", theirs.format(index), bias)
+def stacks(
+    config: TransformerConfig,
+    encoder: Parts,
+    decoder: Parts,
+    theirs: str = "",
+    layers: tuple[str, str] = ("encoder.layers", "decoder.layers"),
+    bias: bool = True,
+) -> Iterator[Move]:
+    """Yields moves of both stacks of layers and the norms around them.
 
-
-def stacks(config: TransformerConfig, encoder: Parts, decoder: Parts, theirs: str = "") -> Iterator[Move]:
-    """Yields moves of both stacks of layers and the norms around them; `theirs` is what their names begin with."""
+    Args:
+        theirs: what all of their names begin with. layers: the names of their two lists of layers.
+        bias: whether their attention has biases.
+    """
     outer = {"embedding_norm": ("layernorm_embedding",)} if config.normalize_embedding else {}
     outer |= {"layer_norm": ("layer_norm",)} if config.norm_position == "pre" else {}
-    for side, parts in (("encoder", encoder), ("decoder", decoder)):
+    for side, parts, name in zip(("encoder", "decoder"), (encoder, decoder), layers, strict=True):
         yield from modules(outer, f"model.{side}.", f"{theirs}{side}.")
-        yield from layers(parts, side, getattr(config, f"{side}_layers"), f"{theirs}{side}.layers.{{}}.")
+        for index in range(getattr(config, f"{side}_layers")):
+            yield from modules(parts, f"model.{side}.layers.{index}.", f"{theirs}{name}.{index}.", bias)
 
 
 class Move(NamedTuple):

@@ -30,7 +30,7 @@ from hf_mlnmt.convert.vocabularies import Special, cut_tokenizers, numbered
 from hf_mlnmt.modeling import TransformerConfig
 
 SPECIAL = Special(start="<s>", pad="<pad>", end="</s>", unknown="<unk>")
-START, PAD, EOS = range(3)  # their numbers, and <unk> behind them
+START, PAD, EOS = range(3)  # ids of the special tokens in every dictionary; <unk> has 3
 _MOST_POSITIONS = 1_000_000
 # What the baseline cannot do, if it is set to anything else than these.
 _PLAIN: dict[str, tuple[Any, ...]] = {
@@ -74,7 +74,7 @@ def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
 
 
 def _settings(path: Path, content: Mapping[str, Any]) -> Settings:
-    """Returns `args`, or cfg.model of later versions."""
+    """Returns the model's settings: `args` of a checkpoint, or `cfg.model` of later versions."""
     args = content.get("args")
     if args is None and isinstance(content.get("cfg"), Mapping):
         args = content["cfg"].get("model")

@@ -57,7 +57,8 @@ _LACKS = {
 }
 # What earlier versions of Transformers saved too: a layout's version, and sines that are computed anew.
 _LEFT_OVER = re.compile(r"(^|\.)(encoder|decoder)\.(version|embed_positions\.(weights|_float_tensor))$")
-_SAME = (
+# Fields with one name and meaning in their configs and ours.
+SAME = (
     "vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads",
     "encoder_ffn_dim", "decoder_ffn_dim", "dropout", "attention_dropout", "activation_dropout", "activation_function",
     "scale_embedding", "max_position_embeddings", "init_std", "tie_word_embeddings",
@@ -82,7 +83,7 @@ def read(name: str, options: dict[str, Any]) -> Checkpoint:
 
 
 def load(name: str, **options: Any) -> tuple[Any, list[str]]:
-    """Loads the model as Transformers does, every weight from the checkpoint; and the names of what nothing reads.
+    """Loads a model as Transformers does; returns it, and the names of tensors that nothing reads.
 
     Raises: UserError for what is not there, is of another architecture, a pickle that is more than weights, or a
         checkpoint that does not hold exactly the model's tensors.
@@ -146,7 +147,7 @@ def config_of(name: str, model: Any) -> TransformerConfig:
     return baseline_config(
         name,
         (theirs.pad_token_id, theirs.bos_token_id, theirs.eos_token_id, start),
-        **{name: getattr(theirs, name) for name in _SAME},
+        **{name: getattr(theirs, name) for name in SAME},
         **KNOWN[theirs.model_type],
         decoder_vocab_size=getattr(theirs, "decoder_vocab_size", None) or theirs.vocab_size,
         # In Transformers tie_word_embeddings decides over both.

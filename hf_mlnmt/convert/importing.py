@@ -85,7 +85,7 @@ def import_model(
 
 
 def _read(name: str, options: dict[str, Any]) -> Checkpoint:
-    """Reads what lies there: the formats are told apart by the names of their files, and what is in them."""
+    """Reads a checkpoint, whose format is told by the names of its files and what they hold."""
     from hf_mlnmt.convert import huggingface, marian, opennmt
 
     path = Path(name)
@@ -151,7 +151,7 @@ def _build(checkpoint: Checkpoint) -> Any:
 
 
 def _add_rows(checkpoint: Checkpoint) -> None:
-    """Gives pieces behind a vocabulary (vocabularies.py) the rows of <unk>, as which the toolkit reads them."""
+    """Adds a copy of the row of <unk> for each piece that the toolkit's vocabulary lacks (vocabularies.py)."""
     config, state = checkpoint.config, checkpoint.placement.state
     sides = [checkpoint.tokenizers.source, checkpoint.tokenizers.target]
     before = [config.vocab_size, config.decoder_vocab_size]

@@ -90,7 +90,7 @@ def to_bytes(items: Iterable[Item]) -> bytes:
     begin = struct.pack("<2Q", 1, len(items)) + b"".join(struct.pack("<4Q", *head) for head in heads)
     begin += b"".join(each.name.encode() + b"\0" for each in items)
     begin += b"".join(struct.pack(f"<{len(each.shape)}i", *each.shape) for each in items)
-    blank = _ALIGNED - (len(begin) + 8) % _ALIGNED  # never none
+    blank = _ALIGNED - (len(begin) + 8) % _ALIGNED  # 1 to 256
     return begin + struct.pack("<Q", blank) + bytes(blank) + b"".join(each.payload for each in items)
 
 

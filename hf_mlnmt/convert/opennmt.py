@@ -29,9 +29,8 @@ from hf_mlnmt.convert.checkpoint import (
     baseline_config,
     generation_config,
     layer_parts,
-    layers,
     load_safetensors,
-    modules,
+    stacks,
     weights_of,
 )
 from hf_mlnmt.convert.vocabularies import Special, cut_tokenizers, numbered
@@ -76,8 +75,8 @@ def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
     for side in ("encoder", "decoder"):
         checkpoint.placement.leave_out_sines(f"{side}.embeddings.make_embedding.pe.pe", checkpoint.config)
     names = [f"{side}.embeddings.make_embedding.emb_luts.0.weight" for side in ("encoder", "decoder")]
-    stacks, shared = ["encoder.transformer", "decoder.transformer_layers"], bool(settings.get("share_embeddings"))
-    place(checkpoint, names, _PARTS, stacks, shared)
+    layers = ("encoder.transformer", "decoder.transformer_layers")
+    place(checkpoint, names, _PARTS, layers, bool(settings.get("share_embeddings")))
     return checkpoint
 
 
@@ -147,25 +146,23 @@ def _rate(value: Any, default: float) -> float:
 
 
 def place(
-    checkpoint: Checkpoint, embeddings: Sequence[str], parts: Sequence[Parts], stacks: Sequence[str], shared: bool
+    checkpoint: Checkpoint, embeddings: Sequence[str], parts: Sequence[Parts], layers: tuple[str, str], shared: bool
 ) -> None:
     """Gives every tensor its place; biases of the feed-forward sublayer that were not saved are zero.
 
     Args:
-        embeddings, parts, stacks: of the source's side and the target's: the name of the embedding, what a layer's
-            modules are called, and where the layers stand.
+        embeddings, parts, layers: of the source's side and the target's: the names of the embedding, of a layer's
+            modules, and of the list of layers.
         shared: whether both sides have one embedding.
     """
     config, placement = checkpoint.config, checkpoint.placement
     encoder, decoder = embeddings
-    for side, table, stack in zip(("encoder", "decoder"), parts, stacks, strict=True):
-        placement.move(modules({"layer_norm": ("layer_norm",)}, f"model.{side}.", f"{side}."))
-        count, width = getattr(config, f"{side}_layers"), getattr(config, f"{side}_ffn_dim")
-        for move in layers(table, side, count, f"{stack}.{{}}.", config.attention_bias):
-            if move.ours.endswith(("fc1.bias", "fc2.bias")) and move.theirs[0] not in placement.tensors:
-                placement.set(move.ours, torch.zeros(width if "fc1" in move.ours else config.d_model), ())
-            else:
-                placement.move([move])
+    for move in stacks(config, parts[0], parts[1], layers=layers, bias=config.attention_bias):
+        if move.ours.endswith(("fc1.bias", "fc2.bias")) and move.theirs[0] not in placement.tensors:
+            weight = placement.state[move.ours.removesuffix("bias") + "weight"]
+            placement.set(move.ours, torch.zeros(len(weight)), ())
+        else:
+            placement.move([move])
     if shared and not {encoder, decoder} <= placement.tensors.keys():  # some versions save it once
         encoder = decoder = encoder if encoder in placement.tensors else decoder
     placement.move_embeddings(config, encoder, decoder, "generator.weight")
@@ -212,10 +209,10 @@ def read_eole(folder: Path) -> Checkpoint:
         tensors |= load_safetensors(file)
     checkpoint = build("eole", str(folder), settings, tensors, vocabulary)
     embeddings = ["src_emb.embeddings.weight", "tgt_emb.embeddings.weight"]
-    stacks, shared = [f"{side}.transformer_layers" for side in ("encoder", "decoder")], settings["share_embeddings"]
     for side in ("src", "tgt"):
         checkpoint.placement.leave_out_sines(f"{side}_emb.pe.pe", checkpoint.config)
-    place(checkpoint, embeddings, _EOLE_PARTS, stacks, bool(shared))
+    layers = ("encoder.transformer_layers", "decoder.transformer_layers")
+    place(checkpoint, embeddings, _EOLE_PARTS, layers, bool(settings["share_embeddings"]))
     for name, tensor in tensors.items():
         if name.endswith(".layer_scalar") and bool((tensor == 1).all()):
             checkpoint.placement.leave_out(name, "a factor of one")
@@ -223,7 +220,7 @@ def read_eole(folder: Path) -> Checkpoint:
 
 
 def _eole_settings(content: Settings) -> Settings:
-    """Returns the settings in OpenNMT-py's names. Raises: UserError for what the baseline lacks and OpenNMT-py too."""
+    """Returns Eole's settings in OpenNMT-py's names. Raises: UserError for what Eole has beyond it and the baseline."""
     model, training = content.below("model"), content.below("training")
     encoder, decoder, embeddings = parts = [model.below(name) for name in ("encoder", "decoder", "embeddings")]
     for part in (model, *parts):

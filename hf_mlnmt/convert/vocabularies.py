@@ -177,7 +177,7 @@ def read_decoding(file: Path) -> Settings:
 
 
 def parts_beside(file: Path) -> list[str]:
-    """Returns what names of the files beside a model have in them: its languages, as .ende, if its own has; or any."""
+    """Returns by which part of their names files belong to a model: first by its languages, as .ende., then by any."""
     pair = pair_in(file)
     return [*([f".{''.join(pair)}."] if pair else []), ""]
 

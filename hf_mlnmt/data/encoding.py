@@ -211,7 +211,7 @@ def _grow(
         reader = FilterReport.from_dict(growing.meta.get("reader", FilterReport().to_dict()))
         try:
             with in_processes(encoder, processes) as encode:
-                chunks = _chunks(read(growing.meta["read"], reader))
+                chunks = _chunks(read(growing.meta["read"], reader), lambda: hear(growing.meta["read"]))
                 while shard := list(islice(chunks, _SHARD)):
                     growing.add_shard(shard, encode(shard), hear)
                     origin.check_unchanged()
@@ -230,14 +230,15 @@ def _grow(
         return Encoded(target)
 
 
-def _chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
-    """Yields chunks of `_CHUNK` items, or of fewer long ones."""
+def _chunks(items: Iterable[Any], hear: Callable[[], Any]) -> Iterator[list[Any]]:
+    """Yields chunks of `_CHUNK` items, or of fewer long ones. Calls `hear` when it has read one, which may stop it."""
     chunk: list[Any] = []
     characters = 0
     for item in items:
         chunk.append(item)
         characters += len(item) if isinstance(item, str) else sum(map(len, item))
         if len(chunk) == _CHUNK or characters > _LONG:
+            hear()
             yield chunk
             chunk, characters = [], 0
     if chunk:

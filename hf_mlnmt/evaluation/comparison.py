@@ -16,7 +16,6 @@ The runs' own folders need not be kept. A run that is given again replaces what 
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import statistics
@@ -85,7 +84,7 @@ class Comparison:
     pairs: {"system > system": ...} as `tests`, of two systems neither of which is the baseline; None where nobody has
         asked for such tests.
     methods: whether the systems differ in how they were trained, and not in the model.
-    note: what a reader must know of these tests; it goes when they are made again.
+    note: a remark on how the tests were made; dropped when they are made anew.
     """
 
     baseline: str
@@ -142,17 +141,8 @@ class Comparison:
         low, high = run["scores"][test_set][protocol][metric].get("ci") or (None, None)
         return scores[0], low, high
 
-    def deviation(self, test_set: str, protocol: str, metric: str) -> float | None:
-        """Returns the standard deviation of a score over seeds, pooled over all systems; None where none has two."""
-        several = [self.scores(system, test_set, protocol, metric) for system in self.runs]
-        several = [scores for scores in several if len(scores) > 1]
-        if not several:
-            return None
-        squares = sum((len(scores) - 1) * statistics.variance(scores) for scores in several)
-        return math.sqrt(squares / sum(len(scores) - 1 for scores in several))
-
     def counted(self, system: str, test_set: str, protocol: str) -> Mapping[str, Any]:
-        """Returns the first run's sentences, references, empty ones of both, length_ratio; {} if unknown."""
+        """Returns the counts of the first run (sentences, references, empty ones, length_ratio); {} if unknown."""
         run = next(iter(self.runs[system].values()))
         return cast(Mapping[str, Any], run.get("outputs", {}).get(test_set, {}).get(protocol, {}))
 
@@ -443,7 +433,7 @@ def score_text(comparison: Comparison, system: str, test_set: str, protocol: str
 
 
 def _test(comparison: Comparison, system: str, test_set: str, protocol: str, metric: str) -> list[str]:
-    """Returns the lines below the score; none for the baseline."""
+    """Returns what stands below a system's score, a line each: difference and p-values; nothing for the baseline."""
     tested = comparison.tested(system, test_set, protocol, metric)
     if tested is None:
         return []

@@ -28,6 +28,8 @@ INSIDE = 3  # runs whose names fit into the first panel
 Series = tuple[list[float], list[float]]  # steps or epochs, values
 Metrics = Sequence[Mapping[str, Any]]
 """The lines of a run's metrics.jsonl."""
+Look = tuple[str, Metrics, dict[str, Any]]
+"""A run's name, its metrics, and matplotlib's options of its thick line."""
 
 
 def read_metrics(run: str | Path) -> list[dict[str, Any]]:
@@ -58,7 +60,7 @@ def read_metrics(run: str | Path) -> list[dict[str, Any]]:
 
 
 def curves_of(paths: Mapping[str, str | Path]) -> dict[str, list[dict[str, Any]]]:
-    """Returns {system: lines of its training's metrics.jsonl} of those that are runs, or models in one's folder."""
+    """Returns {system: lines of metrics.jsonl} of the paths that are runs, or models in the folder of a run."""
     curves = {}
     for name, path in paths.items():
         folders = [folder for folder in (Path(path), Path(path).resolve().parent) if Path(path).is_dir()]
@@ -119,14 +121,27 @@ def figure(runs: Mapping[str, Metrics], over: str = "step") -> Any:
     last = [key for key in ("learning_rate", SPEED) if any(series(lines, key)[0] for lines in runs.values())]
     panels = ["loss", *scores, *last]
     heights = [
-        2.0 if key == "loss" or len(scores.get(key, ())) > INSIDE else 0.7 if key in ("learning_rate", SPEED) else 1.2
-        for key in panels
+        2.0 if key == "loss" or len(scores.get(key, ())) > INSIDE else 0.7 if key in last else 1.2 for key in panels
     ]
     many = len(runs) > INSIDE
     drawn = new_figure(7.5, 1.0 + 1.7 * sum(heights) + (0.1 * len(runs) if many else 0))
     axes = drawn.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    looks: list[Look] = []
+    for number, (name, lines) in enumerate(runs.items()):  # of many runs no two have colour and marker alike
+        marker = MARKERS[(number if len(runs) <= len(COLOURS) else number // len(COLOURS)) % len(MARKERS)]
+        look = {"color": COLOURS[number % len(COLOURS)], "marker": marker, "markersize": 4, "linewidth": 1.8}
+        looks.append((name, lines, look))
     for axis, key in zip(axes, panels):
-        _draw_panel(axis, key, scores.get(key, {}), runs, over)
+        if key == "loss":
+            _draw_losses(axis, looks, over)
+        elif key in scores:
+            _draw_scores(axis, key, scores[key], looks, over)
+        else:
+            for _, lines, look in looks:
+                axis.plot(*series(lines, key, over), color=look["color"], linewidth=1.2)
+            axis.set_ylabel(LABELS[key])
+            if key == SPEED:
+                axis.set_ylim(bottom=0)  # half the speed should look like half
         axis.grid(alpha=0.3, linewidth=0.6)
         axis.spines[["top", "right"]].set_visible(False)
     axes[-1].set_xlabel(AXES[over])
@@ -138,6 +153,64 @@ def figure(runs: Mapping[str, Metrics], over: str = "step") -> Any:
     elif names:
         axes[0].legend(frameon=False, fontsize=9, loc="upper right")
     return drawn
+
+
+def _draw_losses(axis: Any, runs: Sequence[Look], over: str) -> None:
+    """Draws every run's training loss as a thin line and its loss on the development sets as a thick one."""
+    many = len(runs) > INSIDE
+    for name, lines, look in runs:
+        training, lines = _training(lines)
+        mean = bool(series(lines, "eval_mean_loss")[0])
+        dev = "development, mean of all sets" if mean else "development"
+        run = f"{name}, " if len(runs) > 1 else ""
+        if (points := series(lines, "loss", over))[0]:
+            thin = None if many else f"{run}{training}"
+            axis.plot(*points, color=look["color"], alpha=0.55, linewidth=1.0, label=thin)
+        points = series(lines, "eval_mean_loss" if mean else "eval_loss", over)
+        axis.plot(*points, **look, label=name if many else f"{run}{dev}")
+    axis.set_title(DIFFER, loc="left", fontsize=8)
+    axis.set_ylabel(LABELS["loss"] + "\n(thin: training)" * many)
+
+
+def _training(lines: Metrics) -> tuple[str, Metrics]:
+    """Returns the legend of a run's training loss, and its lines with the loss per token as "loss".
+
+    Of several tasks, or with auxiliary decoders, the one that is logged is a sum: drawn is the mean of the tasks', or
+    translation's alone.
+    """
+    parts = {key for line in lines for key in line if key.startswith("loss_")}
+    whole = sorted(key for key in parts if not any(key.startswith(f"{other}_") for other in parts))
+    if len(whole) < 2:
+        return "training", lines
+    drawn = ["loss_translation"] if "loss_translation" in whole else whole
+    values = [[line[key] for key in drawn if line.get(key) is not None] for line in lines]
+    lines = [{**line, "loss": sum(each) / len(each) if each else None} for line, each in zip(lines, values)]
+    return "training, translation alone" if len(drawn) == 1 else f"training, mean of {len(drawn)} tasks", lines
+
+
+def _draw_scores(axis: Any, metric: str, sets: Mapping[str, str], runs: Sequence[Look], over: str) -> None:
+    """Draws a score of every run: the mean of all development sets where it is logged, else the first set.
+
+    Of a single run each further set is a thin line with the set's name at its end.
+
+    sets: {development set: key of metrics.jsonl}.
+    """
+    main = sets.get("mean", sets.get("", next(iter(sets.values()))))
+    ends = {}
+    for _, lines, look in runs:
+        for of, key in sets.items() if len(runs) == 1 else ():
+            if key != main and (points := series(lines, key, over))[0]:
+                axis.plot(*points, color="#999999", linewidth=0.8)
+                ends[of or "dev"] = points[0][-1], points[1][-1]
+        axis.plot(*series(lines, main, over), **look)
+    lowest, (bottom, top) = float("-inf"), axis.get_ylim()
+    for of, (x, y) in sorted(ends.items(), key=lambda end: end[1][1]):
+        lowest = max(y, lowest + 0.028 * (top - bottom))  # names that do not cover one another
+        axis.annotate(f"  {of}", (x, lowest), fontsize=6, va="center")
+    if len(sets) > 1:
+        what = "the mean of all sets" if "mean" in sets else "the first set"
+        axis.set_title(f"thick: {what}{'; thin: each set' * (len(runs) == 1)}", loc="left", fontsize=8)
+    axis.set_ylabel(label(f"eval_{metric}"))
 
 
 def dev_scores(metrics: Iterable[Metrics]) -> list[str]:
@@ -160,7 +233,7 @@ def scores_of_sets(metrics: Iterable[Metrics]) -> dict[str, dict[str, str]]:
 
 
 def in_words(dev: Metrics) -> str:
-    """Returns what the curves of a run show, for who does not see them: first and last loss and scores."""
+    """Describes the curves of a run for readers who cannot see them: first and last loss and scores on dev."""
     scores = scores_of_sets([dev])
     keys = {"loss": "eval_mean_loss" if "mean" in scores.get("bleu", {}) else "eval_loss"}
     keys |= {name: of.get("mean", of.get("", "")) for name, of in scores.items() if f"eval_{name}" in LABELS}
@@ -177,62 +250,3 @@ def in_words(dev: Metrics) -> str:
 def label(key: str) -> str:
     """Returns the name of a key of metrics.jsonl in figures."""
     return LABELS.get(key, f"dev {key.removeprefix('eval_')}")
-
-
-def _draw_panel(axis: Any, key: str, sets: Mapping[str, str], runs: Mapping[str, Metrics], over: str) -> None:
-    """Draws one panel; of a score, `sets` says the keys. Of one run each set is a thin line, named at its end."""
-    main = sets.get("mean", sets.get("", next(iter(sets.values()), "")))
-    for number, (name, lines) in enumerate(runs.items()):
-        colour = COLOURS[number % len(COLOURS)]
-        marker = MARKERS[number if len(runs) <= len(COLOURS) else number // len(COLOURS) % len(MARKERS)]
-        run = f"{name}, " if len(runs) > 1 else ""
-        dev = {"color": colour, "marker": marker, "markersize": 4, "linewidth": 1.8}
-        if key == "loss":
-            training, lines = _training(lines)
-            several = "eval_mean_loss" if series(lines, "eval_mean_loss")[0] else "eval_loss"
-            both = training, "development" if several == "eval_loss" else "development, mean of all sets"
-            thin, thick = (None, name) if len(runs) > INSIDE else (f"{run}{each}" for each in both)
-            if (points := series(lines, "loss", over))[0]:
-                axis.plot(*points, color=colour, alpha=0.55, linewidth=1.0, label=thin)
-            axis.plot(*series(lines, several, over), **dev, label=thick)
-        elif key in ("learning_rate", SPEED):
-            axis.plot(*series(lines, key, over), color=colour, linewidth=1.2)
-        else:
-            ends = {}
-            for of, each in sets.items() if len(runs) == 1 else ():
-                if each != main and (points := series(lines, each, over))[0]:
-                    axis.plot(*points, color="#999999", linewidth=0.8)
-                    ends[of or "dev"] = points[0][-1], points[1][-1]
-            axis.plot(*series(lines, main, over), **dev)
-            lowest, (bottom, top) = float("-inf"), axis.get_ylim()
-            for of, (x, y) in sorted(ends.items(), key=lambda end: end[1][1]):
-                lowest = max(y, lowest + 0.028 * (top - bottom))  # names that do not cover one another
-                axis.annotate(f"  {of}", (x, lowest), fontsize=6, va="center")
-    if main and len(sets) > 1:
-        what = "the mean of all sets" if "mean" in sets else "the first set"
-        axis.set_title(f"thick: {what}{'; thin: each set' * (len(runs) == 1)}", loc="left", fontsize=8)
-    if key == "loss":
-        axis.set_title(DIFFER, loc="left", fontsize=8)
-    if key == SPEED:
-        axis.set_ylim(bottom=0)  # half the speed should look like half
-    axis.set_ylabel(
-        "loss per token\n(thin: training)"
-        if key == "loss" and len(runs) > INSIDE
-        else label(f"eval_{key}" if sets else key)
-    )
-
-
-def _training(lines: Metrics) -> tuple[str, Metrics]:
-    """Returns how a run's training loss is called, and the lines with a "loss" per token.
-
-    Of several tasks, or with auxiliary decoders, the one that is logged is a sum: drawn is the mean of the tasks', or
-    translation's alone.
-    """
-    parts = {key for line in lines for key in line if key.startswith("loss_")}
-    whole = sorted(key for key in parts if not any(key.startswith(f"{other}_") for other in parts))
-    if len(whole) < 2:
-        return "training", lines
-    drawn = ["loss_translation"] if "loss_translation" in whole else whole
-    values = [[line[key] for key in drawn if line.get(key) is not None] for line in lines]
-    lines = [{**line, "loss": sum(each) / len(each) if each else None} for line, each in zip(lines, values)]
-    return "training, translation alone" if len(drawn) == 1 else f"training, mean of {len(drawn)} tasks", lines

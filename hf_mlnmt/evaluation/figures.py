@@ -164,7 +164,7 @@ def points(
 ) -> Any:
     """Draws {panel's title: {series: (value, low, high) of each name}}: points with 95 % intervals, side by side.
 
-    levels: what to compare with at each name, drawn as a grey dash, and what it is called.
+    levels: a label, and a value for each of `names` to compare with, drawn as a grey dash.
     """
     series = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     step = min(0.8 / len(series), 0.22)
@@ -197,7 +197,7 @@ def points(
 
 
 def caption(figure: Any, note: str) -> None:
-    """Writes what a reader of the figure alone has to know besides above it; the figure grows by the lines."""
+    """Writes a note above a figure, wrapped to its width, and makes the figure higher by the note's lines."""
     width, height = figure.get_size_inches()
     lines = wrap(note, int(20 * width))
     figure.set_size_inches(width, height + 0.12 * len(lines))
@@ -293,7 +293,7 @@ class Study:
     """The answer to one question about several systems.
 
     rows: every number. summary: a few numbers, for the terminal. figures, texts: by the names of their files.
-    note: the sample, and what intervals and marks are, written above each figure.
+    note: what the sample, intervals and marks are; written above each figure.
     """
 
     stem: str
@@ -304,7 +304,7 @@ class Study:
     note: str = ""
 
     def of(self, test: str) -> Study:
-        """Returns the study under names that hold a test set's, where several test sets are studied."""
+        """Returns the study with a test set's name in the names of its files."""
         figures = {f"{stem}.{file_name(test)}": figure for stem, figure in self.figures.items()}
         return replace(self, stem=f"{self.stem}.{file_name(test)}", figures=figures)
 

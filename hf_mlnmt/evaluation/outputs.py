@@ -40,7 +40,7 @@ from hf_mlnmt.generation.translating.options import DecodingOptions
 
 COMPARISON, COUNTS = "comparison.json", ".counts.gz"
 MODEL = "average"  # the model that a run's results.json is of
-TOLERANCE = 0.01  # points between a recorded score and the same from the files: more is another text
+TOLERANCE = 0.01  # points by which a score may differ from the recorded one; more means other texts
 Kind = Literal["comparison", "run", "results", "outputs"]
 
 
@@ -230,7 +230,7 @@ def kind_of(path: str | Path) -> Kind:
 
 
 def text_files(references: Sequence[tuple[str, str]], sources: Sequence[tuple[str, str]]) -> dict[str, TextFiles]:
-    """Returns {test set: its files} of (name, path); references without a name are of one, named as the first file.
+    """Returns {test set: its files} of (name, path); without a name there is one, called as the first reference.
 
     Raises: UserError for names and files that do not belong together.
     """
@@ -366,7 +366,7 @@ def read_run(folder: str | Path) -> SystemRun | None:
 
 
 def read_recorded(path: str | Path) -> SystemRun:
-    """Reads a run of which there is a results file alone, or with counts of sentences beside it."""
+    """Reads a run from its results file, and from the counts of sentences beside it where there are any."""
     path = Path(path)
     counts = path.with_name(path.name.removesuffix(".json") + COUNTS)
     return SystemRun(path, results_content(path), counts=counts if counts.is_file() else None)
@@ -397,7 +397,7 @@ def score_run(
     language: str | None = None,
     **scoring: Any,
 ) -> SystemRun:
-    """Scores {test set: translations} against their references as a run; its number stands as its seed.
+    """Scores {test set: translations} of a system against their references as one run, whose seed is `number`.
 
     language and scoring: as score_protocols() takes them. Raises: UserError naming the system.
     """

@@ -102,7 +102,7 @@ def results_content(path: str | Path) -> dict[str, Any]:
 
 
 def _problems(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yields messages on a seed, names and numbers that nothing could be made of, or that would break a page."""
+    """Yields messages on a negative seed, on names that would break a page, and on numbers that nobody measures."""
     seed = content.get("seed")
     if seed is not None and seed < 0:
         yield f"seed: expected a whole number from 0, not {seed!r}."
@@ -112,7 +112,7 @@ def _problems(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _absurd(value: Any, place: str = "") -> Iterator[str]:
-    """Yields where a number is not finite, or larger than any that is measured."""
+    """Yields place and value of each number that is not finite, or larger than any measured one."""
     inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     for key, each in inner:
         yield from _absurd(each, f"{place}.{key}" if place else str(key))
@@ -157,13 +157,13 @@ def languages_of_test(results: Mapping[str, Any], test_set: str) -> dict[str, st
 
     They are what the recipe in the file says of the test set's corpus, else those of the whole run.
     """
-    own = _inner(results, "recipe", "data", "test", test_set, "languages")
-    languages = own or _inner(results, "languages")
+    own = inside(results, "recipe", "data", "test", test_set, "languages")
+    languages = own or inside(results, "languages")
     return {side: languages.get(side) for side in ("source", "target")}
 
 
-def _inner(content: Any, *keys: str) -> Mapping[str, Any]:
-    """Returns the mapping at these keys; {} where there is none."""
+def inside(content: Any, *keys: str) -> Mapping[str, Any]:
+    """Returns the mapping at the keys, one below the other; {} where there is none."""
     for key in keys:
         content = content.get(key) if isinstance(content, Mapping) else None
     return content if isinstance(content, Mapping) else {}

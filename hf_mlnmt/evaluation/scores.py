@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric, Signature
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
-    from hf_mlnmt.generation.translating.alignments import Link
-
 ProtocolName = Literal["cased", "classic"]
 MetricName = Literal["BLEU", "chrF", "TER"]
 PROTOCOLS: tuple[ProtocolName, ...] = get_args(ProtocolName)
@@ -123,7 +121,7 @@ class Protocol:
             ) from error
 
     def sign(self, signature: Signature) -> str:
-        """Returns sacreBLEU's signature as text, with what classic changes written over it."""
+        """Returns sacreBLEU's signature as text; under classic with what that protocol does."""
         if self.name == "classic":
             tokeniser = signature.info.get("tok")
             # Other tokenisers run on top of ours; TER's with its defaults only joins spaces.
@@ -169,7 +167,7 @@ _CHINESE = ("yue", "wuu", "lzh", "nan", "hak")
 
 
 def written_language(language: str | None) -> str | None:
-    """Returns a language's two-letter code as tokenizers know it: languages that are written as Chinese are Chinese."""
+    """Returns the two-letter code by which tokenizers know a language; zh for all that are written as Chinese."""
     code = language and base_language(language)
     return "zh" if code in _CHINESE else code
 
@@ -197,7 +195,7 @@ def bleu_tokenizer(language: str | None) -> str:
 def choose_protocols(
     protocols: Sequence[str] | None, language: str | None, tokenize: str | None = None
 ) -> list[Protocol]:
-    """Returns those named; unless told, both, or 'cased' alone with a tokenizer or without a two-letter language."""
+    """Returns the named protocols; by default both, or 'cased' alone with a tokenizer or no two-letter language."""
     names = protocols or (PROTOCOLS if _two_letters(language) and not tokenize else PROTOCOLS[:1])
     return [Protocol(name, language, tokenize) for name in names]  # type: ignore[arg-type]  # Protocol checks it
 
@@ -214,7 +212,7 @@ def metric_named(name: str) -> MetricName:
 
 
 def usual_metrics(sentences: int) -> list[MetricName]:
-    """Returns all metrics; of very many sentences without TER, which would take ten minutes: that is said once."""
+    """Returns all metrics, without TER for more than MOST_FOR_TER sentences (ten minutes), of which it warns once."""
     if sentences <= MOST_FOR_TER:
         return list(METRICS)
     say_once(f"{sentences:,} sentences: TER is left out, for it takes long; ask for it by name (--metric TER)")
@@ -244,7 +242,7 @@ DEFAULT_BOOTSTRAP = 1000
 
 _MOST_SAMPLES = 1_000_000
 MOST_FOR_TER = 20_000
-"""Sentences that TER is one of the usual metrics of."""
+"""The most sentences for which TER is among the default metrics."""
 
 Progress = Callable[[str, int], Callable[[int], Any]]
 Lines = Sequence[str]
@@ -291,7 +289,7 @@ class Scores:
         return {name: value.to_dict() for name, value in self.metrics.items()}
 
     def outputs_to_dict(self) -> dict[str, Any]:
-        """Returns the counts beside the scores."""
+        """Returns the numbers of sentences, references, empty outputs and empty references, and the length ratio."""
         counts = {key: getattr(self, key) for key in ("sentences", "references", "empty_outputs", "empty_references")}
         return {**counts, "length_ratio": round(self.length_ratio, 4)}
 
@@ -316,7 +314,8 @@ def score(
     metrics: unless told, all, but for TER of very many sentences (`usual_metrics`).
     bootstrap: resamples for the confidence intervals; 0 leaves them out (for scores during training).
     tokenize: a tokenizer of sacreBLEU's for BLEU, such as flores200; unless told, that of the language. Of 'cased'.
-    progress: (name, sentences) -> what hears of sentences that are counted.
+    progress: called with protocol and metric, and the number of sentences; what it returns is called with the number of
+        sentences that were counted since the last call.
     Raises UserError on different numbers of lines, on no lines at all, and on unknown names.
     Source: Papineni et al. 2002 (BLEU), Popović 2015 (chrF), Snover et al. 2006 (TER), all as in sacreBLEU (Post 2018).
     """
@@ -430,7 +429,7 @@ _FORMULAS = {"BLEU": _bleu, "chrF": _chrf, "TER": _ter}
 
 
 def resamples(sentences: int, samples: int, seed: int) -> Iterator[np.ndarray]:
-    """Draws samples as sacreBLEU does with the seed: in blocks (samples, sentences) how often each sentence is in."""
+    """Yields blocks (samples, sentences) of how often a bootstrap sample has each sentence, drawn as sacreBLEU does."""
     draw, rows = np.random.default_rng(seed), max(1, _BLOCK // sentences)
     for start in range(0, samples, rows):
         drawn = draw.choice(sentences, size=(min(rows, samples - start), sentences), replace=True)
@@ -438,7 +437,7 @@ def resamples(sentences: int, samples: int, seed: int) -> Iterator[np.ndarray]:
 
 
 def coins(draw: np.random.Generator, trials: int, sentences: int) -> Iterator[np.ndarray]:
-    """Draws a coin for each sentence of each trial: blocks (trials, sentences) of bool, together those of one draw."""
+    """Yields blocks (trials, sentences) of bool, a coin for each sentence of each trial."""
     rows = 32 * max(1, _BLOCK // (32 * sentences))  # 32 coins are one number of the generator
     for start in range(0, trials, rows):
         yield draw.integers(2, size=(min(rows, trials - start), sentences), dtype=bool)
@@ -450,7 +449,7 @@ def products(times: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def interval(metric: MetricName, counts: np.ndarray, samples: int, seed: int) -> tuple[float, float]:
-    """Returns sacreBLEU's 95 % interval: the samples' mean, to each side half the distance of their outer fortieths."""
+    """Returns sacreBLEU's 95 % interval: mean of the samples' scores ± half the distance of their 2.5 % quantiles."""
     drawn = resamples(len(counts), samples, seed)
     scores = np.sort(np.concatenate([scores_of_sums(metric, products(times, counts)) for times in drawn]))
     outer = samples // 40
@@ -459,7 +458,7 @@ def interval(metric: MetricName, counts: np.ndarray, samples: int, seed: int) ->
 
 
 def _say_unspaced(how: Protocol, references: Sequence[Sequence[str | None]]) -> None:
-    """Warns of text without spaces whose words are counted as those of text with them."""
+    """Warns once if references without spaces would be scored by words that spaces separate."""
     lines = list(islice((line for line in references[0] if line), 100))
     if bleu_tokenizer(how.language) == "13a" and not how.tokenize and sum(map(is_unspaced, lines)) > len(lines) / 2:
         told = f"the language is said to be {how.language!r}" if how.language else "no language is said"
@@ -475,7 +474,7 @@ def score_protocols(
     language: str | None = None,
     **options: Any,
 ) -> dict[ProtocolName, Scores]:
-    """Scores under several protocols: unless told, both, or 'cased' alone without a two-letter language."""
+    """Returns scores under each protocol; by default both, or 'cased' alone without a two-letter language."""
     names = [how.name for how in choose_protocols(protocols, language, options.get("tokenize"))]
     references = reference_lists(references)  # type: ignore[assignment]
     return {name: score(hypotheses, references, protocol=name, language=language, **options) for name in names}
@@ -502,7 +501,7 @@ def reference_lists(references: References) -> list[Sequence[str | None]]:
 
 
 def check_samples(seed: int, *counts: int) -> None:
-    """Raises UserError for more samples than anybody waits for, and for a seed that sacreBLEU takes for none."""
+    """Raises UserError for a seed below 1, and for more than a million samples."""
     if seed < 1:
         raise UserError(f"seed {seed}: expected a positive number.")
     if (count := max(counts)) > _MOST_SAMPLES:
@@ -529,29 +528,6 @@ def check_counts(hypotheses: Lines, references: Sequence[Sequence[str | None]], 
     if of_lists and len(references) == len(hypotheses):
         hint = "give one list of lines per reference, not one list of references per sentence: list(zip(*references))"
     raise UserError(f"Different numbers of lines ({listed}): {hint}.")
-
-
-@dataclass(frozen=True)
-class GoldAlignment:
-    """The links (source word, target word) of one sentence; `possible` holds the sure ones too."""
-
-    sure: frozenset[Link]
-    possible: frozenset[Link]
-
-
-def alignment_error_rate(aligned: Iterable[set[Link]], gold: Iterable[GoldAlignment]) -> float:
-    """Returns AER over all sentences (Och and Ney 2003), counts added up before dividing.
-
-    AER = 1 - (|A & S| + |A & P|) / (|A| + |S|): A the links found, S the sure, P the sure and possible ones of `gold`.
-    Raises: UserError if there is no link at all.
-    """
-    right = total = 0
-    for made, sentence in zip(aligned, gold, strict=True):
-        right += len(made & sentence.sure) + len(made & sentence.possible)
-        total += len(made) + len(sentence.sure)
-    if not total:
-        raise UserError("no links, neither found nor sure: there is no alignment error rate.")
-    return 1 - right / total
 
 
 def scoring_options(
@@ -614,7 +590,7 @@ def title_of(protocol: str, signatures: Iterable[str | None]) -> str:
 
 
 def with_arrow(metric: str) -> str:
-    """Returns the metric's name and where better is."""
+    """Returns the metric's name with an arrow: ↓ where lower is better, else ↑."""
     return f"{metric} {'↓' if metric.upper() == 'TER' else '↑'}"
 
 

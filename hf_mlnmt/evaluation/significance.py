@@ -184,7 +184,7 @@ def shuffled_differences(metric: MetricName, baseline: Counted, system: Counted,
     draw = np.random.default_rng(seed)
     shuffled = np.zeros((2, trials))
     for base, own in zip(baseline, system):
-        # As sacreBLEU: of the first pseudo-system, what is kept is the baseline's.
+        # As in sacreBLEU: where the coin is 1, the first pseudo-system has the baseline's output.
         kept = coins(draw, trials, len(base))
         first = np.concatenate([products(block, base.astype(np.float64) - own) for block in kept]) + own.sum(0)
         shuffled += scores_of_sums(metric, np.stack([first, base.sum(0) + own.sum(0) - first]))

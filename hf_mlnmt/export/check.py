@@ -12,6 +12,7 @@ from transformers import GenerationConfig
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.model_folder import token_ids
 from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.export.onnx_graphs import OnnxGraphs
 from hf_mlnmt.generation.translating.batches import pad
 from hf_mlnmt.hub.check_reload import TEXTS
 
@@ -126,6 +127,22 @@ def compare(
     searches = {beams: search(sentences.sources, beams) for beams in widths}
     agreement = compare_searches(model, sentences, searches, strict)
     return {"largest_difference_of_log_probabilities": difference, **agreement}
+
+
+def compare_graphs(graphs: OnnxGraphs, model: Any, tokenizers: Tokenizers, strict: bool = True) -> dict[str, Any]:
+    """Compares ONNX graphs with `model` (`compare`): log probabilities of given targets, and greedy search."""
+    padding, start, ends = model.config.pad_token_id or 0, model.config.decoder_start_token_id, ends_of(model)
+
+    def scores(sources: list[list[int]], targets: list[list[int]]) -> list[Tensor]:
+        state = graphs.start(*(tensor.numpy() for tensor in pad(sources, padding)))
+        steps = pad(targets, padding)[0][:, :-1].unbind(1)
+        return of_tokens(torch.stack([torch.from_numpy(graphs.step(ids.numpy(), state)) for ids in steps], 1), targets)
+
+    def search(sources: list[list[int]], beams: int) -> list[list[int]]:
+        ids, mask = (tensor.numpy() for tensor in pad(sources, padding))
+        return [until_end(row, ends) for row in graphs.greedy(ids, mask, start, ends, LENGTH).tolist()]
+
+    return compare(model, tokenizers, scores, search, widths=[1], strict=strict)
 
 
 def compare_searches(

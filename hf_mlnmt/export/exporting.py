@@ -228,7 +228,7 @@ def exportable_to_ctranslate2(model: Any) -> Any:
 
     Raises: UserError that says what CTranslate2 lacks.
     """
-    from hf_mlnmt.export.ctranslate2 import lacks, single_decoder
+    from hf_mlnmt.generation.translating.ctranslate2 import lacks, single_decoder
 
     model = single_decoder(model)
     if reason := lacks(model):
@@ -241,7 +241,7 @@ def exportable_to_ctranslate2(model: Any) -> Any:
 
 def write_ctranslate2(model: Any, tokenizers: Any, folder: Path, dtype: str) -> dict[str, Any]:
     """Saves the model and checks it. Returns and raises: as `check_ctranslate2`."""
-    from hf_mlnmt.export.ctranslate2 import write
+    from hf_mlnmt.generation.translating.ctranslate2 import write
 
     if dtype != "float32":  # rounded weights can only be compared loosely: check what they are rounded from
         with tempfile.TemporaryDirectory() as scratch:
@@ -258,7 +258,7 @@ def check_ctranslate2(folder: Path, model: Any, tokenizers: Any, dtype: str) -> 
     import torch
 
     from hf_mlnmt.export.check import LENGTH, compare
-    from hf_mlnmt.export.ctranslate2 import Translator
+    from hf_mlnmt.generation.translating.ctranslate2 import Translator
 
     # A CPU has no float16 arithmetic: the rounded weights, computed in float32.
     translator = Translator(folder, model, tokenizers, "int8" if dtype == "int8" else "float32")

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import read_json
 from hf_mlnmt.common.languages import base_language, direction_of
+from hf_mlnmt.convert.checkpoint import NEVER
 from hf_mlnmt.convert.importing import import_model
 from hf_mlnmt.convert.marian import KEPT, SHORTLIST, moves
 from hf_mlnmt.convert.marian_binary import (
@@ -52,7 +53,6 @@ from hf_mlnmt.training.quantisation_aware import OUTPUT, calibrate, encoded, gre
 _FORM = {"settings": str, "multipliers": {...: float}, "alphas": {...: float}}
 _BATCH_TOKENS = 2048
 _INPUTS = 64
-_NEVER = -100.0  # an output bias, of a row that no token has
 _ELEMENTS = 1 << 24  # products held at once
 
 
@@ -175,7 +175,7 @@ def _tensors(model: Any, sides: Sequence[Vocabulary]) -> Iterator[tuple[str, np.
     for (name, ours), side in zip(names.items(), sides):
         yield name, _rows(state[ours], side, 0.0).numpy()
     bias = state.get("lm_head.bias", torch.zeros(config.decoder_vocab_size))
-    yield "decoder_ff_logit_out_b", _rows(bias, sides[1], _NEVER)[None].numpy()
+    yield "decoder_ff_logit_out_b", _rows(bias, sides[1], NEVER)[None].numpy()
 
 
 def _rows(tensor: Tensor, side: Vocabulary, value: float) -> Tensor:
@@ -196,7 +196,7 @@ def _unchanged(tensors: Mapping[str, np.ndarray], multipliers: Mapping[str, floa
 
 
 def _alpha(name: str, value: float) -> Item:
-    """Returns the item of an alpha; of one in int8, by its name, `value` is the multiplier."""
+    """Returns an alpha as an item of the file; that of an embedding is in int8, and `value` its multiplier."""
     if "Wemb" in name:
         return Item(name, "intgemm8", (1, 1), struct.pack("<bf", STEPS, value))
     return plain(name, np.array([[value]], np.float32))

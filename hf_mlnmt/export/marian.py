@@ -13,16 +13,11 @@ from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 
 from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.model_folder import TOKEN_IDS
 from hf_mlnmt.convert.checkpoint import FAIRSEQ_DECODER, FAIRSEQ_ENCODER, stacks
+from hf_mlnmt.convert.huggingface import SAME
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.export.check import compare, generate, log_probabilities
-
-_SAME = (
-    "vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads",
-    "decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "dropout", "attention_dropout",
-    "activation_dropout", "activation_function", "scale_embedding", "max_position_embeddings", "pad_token_id",
-    "bos_token_id", "eos_token_id", "decoder_start_token_id", "tie_word_embeddings",
-)  # fmt: skip
 
 
 def exportable(model: Any) -> Any:
@@ -46,12 +41,12 @@ def exportable(model: Any) -> Any:
 def write(model: Any, folder: Path) -> None:
     """Saves config and weights of a MarianMTModel into `folder`. Raises: UserError as `exportable`."""
     config = exportable(model).config
+    fields = {name: getattr(config, name) for name in (*SAME, *TOKEN_IDS, "decoder_vocab_size")}
     theirs = MarianConfig(
-        **{name: getattr(config, name) for name in _SAME},
+        **{**fields, "init_std": config.init_std or 0.02},
         # Untied, nothing is shared: Marian then has a matrix for each place too.
         share_encoder_decoder_embeddings=config.share_encoder_decoder_embeddings and config.tie_word_embeddings,
         forced_eos_token_id=None,
-        init_std=config.init_std or 0.02,
     )
     marian = MarianMTModel(theirs)
     state = marian.state_dict()

@@ -22,8 +22,8 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.model_folder import first_line
 from hf_mlnmt.data.tokenizer import Tokenizers
-from hf_mlnmt.export.check import LENGTH, compare, ends_of, of_tokens, until_end
-from hf_mlnmt.generation.translating.batches import pad
+from hf_mlnmt.export.check import compare_graphs
+from hf_mlnmt.export.onnx_graphs import OnnxGraphs
 
 
 class Sizes(NamedTuple):
@@ -69,7 +69,7 @@ class Sample:
 
 
 def step(model: Any, mask: Tensor, target_ids: Tensor, encoded: Any, cache: EncoderDecoderCache) -> Any:
-    """Lets the model without its projection read target tokens, which its cache then holds."""
+    """Runs the model without its output projection on target tokens, whose states are added to the cache."""
     inputs = {"attention_mask": mask, "decoder_input_ids": target_ids, "encoder_outputs": encoded}
     return model.model(**inputs, cache=cache, use_cache=True)
 
@@ -93,7 +93,7 @@ def _layers(cache: Any, states: list[Tensor] | None) -> list[Any]:
 
 
 class Encode(nn.Module):
-    """The part that is computed once for a sentence; a first step of the decoder, else not kept, projects it.
+    """The encoder and a first step of the decoder, which projects the keys and values of the source: once a sentence.
 
     Args:
         past_axes: the names of the open axes of each tensor of the past.
@@ -220,19 +220,4 @@ def check(folder: Path, model: Any, tokenizers: Tokenizers) -> dict[str, Any]:
 
     Returns: the differences, for the record. Raises: UserError if they differ.
     """
-    from hf_mlnmt.export.onnx_graphs import OnnxGraphs
-
-    graphs, padding = OnnxGraphs(folder), model.config.pad_token_id or 0
-
-    def scores(sources: list[list[int]], targets: list[list[int]]) -> list[Tensor]:
-        state = graphs.start(*(tensor.numpy() for tensor in pad(sources, padding)))
-        steps = pad(targets, padding)[0][:, :-1].unbind(1)
-        return of_tokens(torch.stack([torch.from_numpy(graphs.step(ids.numpy(), state)) for ids in steps], 1), targets)
-
-    def search(sources: list[list[int]], beams: int) -> list[list[int]]:
-        ids, mask = pad(sources, padding)
-        ends = ends_of(model)
-        rows = graphs.greedy(ids.numpy(), mask.numpy(), model.config.decoder_start_token_id, ends, LENGTH).tolist()
-        return [until_end(row, ends) for row in rows]
-
-    return compare(model, tokenizers, scores, search, widths=[1])
+    return compare_graphs(OnnxGraphs(folder), model, tokenizers)

@@ -18,20 +18,18 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-import torch
 from onnx import AttributeProto, TensorProto, ValueInfoProto
 from onnx.helper import make_graph, make_model, make_node, make_tensor_value_info, set_model_props
 from onnx.numpy_helper import from_array, to_array
 from onnxruntime.quantization import quantize_dynamic
-from torch import Tensor
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import write_json
 from hf_mlnmt.common.model_folder import CONFIG, GENERATION_CONFIG, TOKENIZERS, token_ids
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.export import onnx as two_graphs
-from hf_mlnmt.export.check import LENGTH, compare, ends_of, of_tokens, until_end
-from hf_mlnmt.generation.translating.batches import pad
+from hf_mlnmt.export.check import compare_graphs, ends_of
+from hf_mlnmt.export.onnx_graphs import OnnxGraphs
 
 GRAPHS = "onnx"
 ENCODER, DECODER = "encoder_model", "decoder_model_merged"
@@ -42,7 +40,7 @@ _SMALL = 64  # rows: a table of fewer is not worth rounding
 
 
 def check_exportable(model: Any, tokenizers: Tokenizers) -> None:
-    """Raises UserError for what transformers.js has no place for."""
+    """Raises UserError for a model with two tokenizers, or whose text is processed before it is cut."""
     name = type(model).__name__
     if not tokenizers.joint:
         raise UserError(
@@ -54,7 +52,7 @@ def check_exportable(model: Any, tokenizers: Tokenizers) -> None:
 
 
 def write(model: Any, tokenizers: Tokenizers, folder: Path, dtypes: Sequence[str]) -> dict[str, Any]:
-    """Saves graphs, configs and tokenizer into `folder`, and compares the graphs with `model` (`check`).
+    """Saves graphs, configs and tokenizer into `folder`, and compares the graphs at work with `model`.
 
     Returns: the differences, for the record. Raises: UserError as `check_exportable` and `onnx.write`, and if float32
     computes something else.
@@ -101,7 +99,9 @@ def pack(
     special = {key: str(value) for key, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
     limits = {"model_max_length": config.max_position_embeddings, "clean_up_tokenization_spaces": False}
     write_json(folder / TOKENIZERS[1], {"tokenizer_class": "PreTrainedTokenizerFast", **special, **limits})
-    found = {dtype: check(folder, model, tokenizers, dtype) for dtype in dtypes}
+    found = {
+        dtype: compare_graphs(Driver(folder, dtype), model, tokenizers, strict=dtype == "float32") for dtype in dtypes
+    }
     return {f"{name}, {dtype}": value for dtype, values in found.items() for name, value in values.items()}
 
 
@@ -127,9 +127,9 @@ def _model(like: Any, graph: Any) -> Any:
 
 
 def _merged(encoder: Any, decoder: Any, model: Any) -> tuple[Any, int]:
-    """Returns one graph of both, and of how many layers of two states transformers.js must think its cache to be."""
+    """Returns both graphs as one, and the number of layers for config.json: half of the states, two for each layer."""
     types = {value.name: value.type for value in chain(decoder.graph.output, decoder.graph.input)}
-    for value in encoder.graph.output:  # whose axes are open is what the reader says
+    for value in encoder.graph.output:  # its open axes get the names that the decoder, which reads it, gives them
         value.type.CopyFrom(types[value.name])
     past = [name for name in types if name.startswith("past_")]
     fixed = [value.name for value in encoder.graph.output]  # what the first step makes and later ones are given back
@@ -182,13 +182,13 @@ def _merged(encoder: Any, decoder: Any, model: Any) -> tuple[Any, int]:
     presents = [name.replace("past_", "present_") for name in past]
     outputs += [_value(renamed[name], types[name]) for name in presents]
     outputs += [_value(name, types[source]) for name, source in zip(states, fixed, strict=True)]
-    tensors += [from_array(np.ascontiguousarray(values), name) for name, values in constants.items()]
+    tensors += [_constant(name, values) for name, values in constants.items()]
     graph = make_graph(nodes, "translation", inputs, outputs, tensors)
     return _model(decoder, graph), (max(len(past), len(fixed)) + 1) // 2
 
 
 def _prefix(graph: Any, prefix: str, renamed: dict[str, str]) -> None:
-    """Renames every value of a graph: as `renamed` says, the others by a prefix."""
+    """Renames the values of a graph: those in `renamed` as it says, the others by a prefix."""
 
     def new(name: str) -> str:
         return name and renamed.get(name, prefix + name)
@@ -237,8 +237,7 @@ def _padded(name: str, output: str, axis: int, rank: int, constants: dict[str, A
 
 
 def _ended(model: Any, vocabulary: int, grows: tuple[str, int] | None, constants: dict[str, Any]) -> list[Any]:
-    """Returns the nodes that make logits of the model's: what has ended goes on with its end, and so does what is as
-    long as the model knows.
+    """Returns the nodes that predict the end again once a sentence has ended, or is as long as the model can read.
 
     transformers.js searches on until all sentences of a batch have ended in one step, for 256 by default.
     grows: a state and its axis that is as long as what was translated.
@@ -271,7 +270,7 @@ def _ended(model: Any, vocabulary: int, grows: tuple[str, int] | None, constants
 
 
 def _once(nodes: list[Any], tensors: list[Any]) -> list[Any]:
-    """Returns the tensors without those that are equal to another, whose name their readers get."""
+    """Returns the tensors without duplicates; nodes that read a duplicate read the kept one instead."""
     kept: dict[Any, Any] = {}
     names: dict[str, str] = {}
     for tensor in tensors:
@@ -381,8 +380,8 @@ def _multiplied(table: str, product: Any) -> list[Any]:
 # The check
 
 
-class Driver:
-    """The graph of a folder at work as transformers.js drives it."""
+class Driver(OnnxGraphs):
+    """The merged graph of a folder, run step by step as transformers.js runs it."""
 
     def __init__(self, folder: Path, dtype: str):
         path = folder / GRAPHS / f"{DECODER}{ENDINGS[dtype]}.onnx"
@@ -391,12 +390,12 @@ class Driver:
         self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self.outputs = [output.name for output in self.session.get_outputs()]
 
-    def start(self, ids: Any, mask: Any) -> dict[str, Any]:
-        """Returns the inputs of a first step but its tokens: open axes of a state are 0, the batch apart."""
-        state = {_MASK: mask, _SOURCE: ids[..., None].astype(np.float32), _LATER: np.array([False])}
+    def start(self, input_ids: Any, attention_mask: Any) -> dict[str, Any]:
+        """Returns the inputs of a first step without its tokens: states are empty, their open axes of length 0."""
+        state = {_MASK: attention_mask, _SOURCE: input_ids[..., None].astype(np.float32), _LATER: np.array([False])}
         for entry in self.session.get_inputs():
             if entry.name.startswith("past"):
-                sizes = [len(ids) if size == "batch_size" else size for size in entry.shape]
+                sizes = [len(input_ids) if size == "batch_size" else size for size in entry.shape]
                 state[entry.name] = np.zeros([size if isinstance(size, int) else 0 for size in sizes], np.float32)
         return state
 
@@ -409,26 +408,3 @@ class Driver:
                 state[name.replace("present", "past_key_values")] = value
         state[_LATER] = np.array([True])
         return results["logits"][:, -1]
-
-
-def check(folder: Path, model: Any, tokenizers: Tokenizers, dtype: str) -> dict[str, Any]:
-    """Runs the graphs as transformers.js does and compares with `model`; returns the differences, for the record.
-
-    Raises: UserError if graphs in float32 compute something else.
-    """
-    graph, padding = Driver(folder, dtype), model.config.pad_token_id or 0
-    start, ends = model.config.decoder_start_token_id, ends_of(model)
-
-    def scores(sources: list[list[int]], targets: list[list[int]]) -> list[Tensor]:
-        state = graph.start(*(tensor.numpy() for tensor in pad(sources, padding)))
-        steps = pad(targets, padding)[0][:, :-1].unbind(1)
-        return of_tokens(torch.stack([torch.from_numpy(graph.step(ids.numpy(), state)) for ids in steps], 1), targets)
-
-    def search(sources: list[list[int]], beams: int) -> list[list[int]]:
-        ids, mask = (tensor.numpy() for tensor in pad(sources, padding))
-        state, columns = graph.start(ids, mask), [np.full(len(sources), start)]
-        for _ in range(LENGTH):
-            columns.append(graph.step(columns[-1], state).argmax(-1))
-        return [until_end(row, ends) for row in np.stack(columns[1:], axis=1).tolist()]
-
-    return compare(model, tokenizers, scores, search, widths=[1], strict=dtype == "float32")

@@ -21,7 +21,7 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.subwords import BYTES, EOS, SPECIAL_TOKENS, UNK
 from hf_mlnmt.data.words import without_invisible
 
-_MULTIPLE = 8  # of entries, which the engines multiply by at once
+_MULTIPLE = 8  # the engines multiply by so many entries of a vocabulary at once
 _UNIGRAM = 1
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6  # kinds of pieces
 _BYTES = frozenset(BYTES)
@@ -94,7 +94,7 @@ def _of_another_kind(name: str, kind: str) -> UserError:
 
 @functools.cache
 def _specification(byte_fallback: bool) -> bytes:
-    """Returns what a SentencePiece model says beside its pieces, of one that is trained on nothing with our rules."""
+    """Returns a SentencePiece model without pieces, with the normalisation of our tokenizers."""
     import sentencepiece
 
     model = io.BytesIO()
@@ -128,12 +128,14 @@ def _hexadecimal(text: str) -> str:
 
 
 def _normalisation() -> dict[str, str]:
-    """Returns which runs of characters our tokenizers read as which others."""
+    """Returns {characters: what our tokenizers replace them by} of all that they normalise."""
     every = "".join(chr(number) for number in range(sys.maxunicode + 1) if not 0xD800 <= number < 0xE000)
     forms: set[str] = set()
     for sign in every:
         parts = unicodedata.decomposition(sign)
-        if parts and not parts.startswith("<"):  # one step and all: an e with two marks has one in between
+        if parts and not parts.startswith(
+            "<"
+        ):  # in one step, and in all: a letter with two marks may have one of them joined
             stepped = "".join(chr(int(part, 16)) for part in parts.split())
             forms |= {sign, stepped, unicodedata.normalize("NFD", sign)}
         elif "\uac00" <= sign <= "\ud7a3":  # a Korean syllable, or its first two letters joined and the third

@@ -38,11 +38,12 @@ from hf_mlnmt.common.model_folder import (
 )
 from hf_mlnmt.convert.marian import KEPT, SHORTLIST
 from hf_mlnmt.data.tokenizer import Tokenizers, languages_of, load_tokenizers
+from hf_mlnmt.evaluation.results import inside
 from hf_mlnmt.hub.check_reload import check_loading
 from hf_mlnmt.hub.checks import check_folder, check_replaceable, clean_generation_config
 from hf_mlnmt.recipe.schema import LICENCES
 from hf_mlnmt.reports.card import EVAL_RESULTS, auto_class_of_facts, build_card, eval_results, is_hub_name
-from hf_mlnmt.reports.facts import Facts, front_matter, inside, languages_of_results, load_results
+from hf_mlnmt.reports.facts import Facts, front_matter, languages_of_results, load_results
 from hf_mlnmt.reports.parameters import parameters_by_part
 from hf_mlnmt.reports.paths import hide_paths
 from hf_mlnmt.reports.tables import template

@@ -55,7 +55,7 @@ def read_recipe(path: str | Path, settings: list[str] | tuple[str, ...] = (), se
 def read_content(
     path: str | Path, settings: list[str] | tuple[str, ...] = (), seed: int | None = None
 ) -> tuple[dict[str, Any], Lines]:
-    """Returns what a recipe's YAML says, with `settings` and `seed` in their place; and the line of each key."""
+    """Returns the content of a recipe's YAML, with `settings` and `seed` set in it, and the line of each key."""
     content, lines = load(Path(path))
     for setting in settings:
         set_key(content, setting)

@@ -197,11 +197,15 @@ class Data(Section):
         "placeholder, or a regular expression. In every other pair with such parts, those on both sides become tokens.",
     )
     bpe_dropout: Share = key(0.0, "Words are cut anew in every epoch, each merge left out with this probability.")
-    bpe_dropout_epochs: int | None = key(None, "bpe_dropout ends after so many epochs.")
+    bpe_dropout_epochs: Count | None = key(None, "bpe_dropout ends after so many epochs.")
     name: str | None = key(None, "The name of the data in the model card.")
     licence: str | None = key(None, "The licence of the data in the model card, an identifier of the Hub.")
     domain: str | None = key(None, "What the text is, such as image captions: the model card begins with it.")
     datasets: list[str] = key([], "Data sets of the Hub, owner/name, that hold the same text as the files.")
+
+    def __post_init__(self) -> None:
+        if self.bpe_dropout_epochs is not None and not self.bpe_dropout:
+            raise UserError("bpe_dropout_epochs: they end bpe_dropout: set that too (0.1 is usual), or leave both out.")
 
 
 @dataclass
@@ -387,6 +391,10 @@ class Optimizer(Section):
     weight_decay: Annotated[float, Range(0, 100)] = key(0.0, "The weight decay of adamw.")
     clip: Annotated[float, Range(0, 10**6)] = key(1.0, "The gradient's norm is clipped to this; 0 does not clip.")
 
+    def __post_init__(self) -> None:
+        if self.name == "adam" and self.weight_decay:
+            raise UserError("weight_decay: is for adamw: set name to adamw.")
+
 
 @dataclass
 class LearningRate(Section):
@@ -404,8 +412,7 @@ class LearningRate(Section):
     restart_steps: Annotated[int, Range(0, 10**9)] = key(0, "Steps of each of these cycles.")
     restart_factor: Factor = key(0.4, "The factor that each of these cycles begins with.")
 
-    def check_restarts(self) -> None:
-        """Raises UserError for cycles of a schedule that has none, or of no steps."""
+    def __post_init__(self) -> None:
         if self.restarts and (self.name not in ("cosine", "linear") or self.restarts < 0 or self.restart_steps < 1):
             raise UserError(
                 f"restarts is {self.restarts}: 0 or more are expected, of the schedules cosine and linear, with "
@@ -463,6 +470,10 @@ class Checkpoints(Section):
     keep: Thousand = key(5, "The last so many checkpoints are kept, and the best.")
     average: Thousand = key(5, "The last so many are averaged at the end.")
 
+    def __post_init__(self) -> None:
+        if self.average > self.keep:
+            raise UserError(f"average: is {self.average}, but only {self.keep} are kept: raise keep.")
+
 
 @dataclass
 class Decoding(Section):
@@ -492,10 +503,14 @@ class Precision(Section):
         "of a student of system ssru, in float32.",
     )
 
+    def __post_init__(self) -> None:
+        if self.int8 and (self.dtype != "float32" or self.gradient_checkpointing):
+            raise UserError("int8: rounds in float32: set dtype to float32, and leave gradient_checkpointing out.")
+
 
 @dataclass
 class Logging(Section):
-    """The log."""
+    """What is logged, and how often."""
 
     every: Count = key(100, "Steps between two logs.")
     trackers: list[str] = key(
@@ -536,7 +551,7 @@ class Recipe(Section):
     arguments: Arguments = key({}, "Any other field of Seq2SeqTrainingArguments.")
     reverse: bool = key(False, "Turn everything round, as the last thing that is read: en-de becomes de-en.")
     seed: Annotated[int, Range(0, 2**31 - 1)] = key(1, "The seed of everything that is drawn.")
-    path: Path | None = field(default=None, repr=False, metadata={"exclude": True})  # where it was read
+    path: Path | None = field(default=None, repr=False, metadata={"exclude": True})  # the file it was read from
 
     @property
     def stem(self) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from hf_mlnmt.common.errors import UserError, suggest
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.languages import base_language, language_in, language_tag, pair_of_name, same_language
 from hf_mlnmt.data.corpus import FORMATS
 from hf_mlnmt.data.formats import PACKERS, format_of
@@ -155,7 +155,7 @@ _WEB = replace(
 
 
 def _on_cpu(setting: Setting, epochs: float) -> Setting:
-    """Returns what a processor gets through in a night or two: the tiny shape, small batches."""
+    """Returns the setting for a CPU: the tiny shape and small batches, for a training of a night or two."""
     why = {
         "model": "this machine has no GPU: the tiny shape, some 4,000 tokens a second on a core",
         "optimizer": f"as for the tiny shape on Multi30k ({MULTI30K}); not measured at this size",
@@ -288,7 +288,7 @@ def tune(corpus: Measured, machine: Machine, model: str, width: int | None) -> t
 
 
 def _rounded(steps: float) -> int:
-    """Rounds to two digits, for people."""
+    """Rounds a number of steps to two digits."""
     digits = max(0, int(math.log10(max(steps, 1))) - 1)
     return int(round(steps, -digits))
 
@@ -318,59 +318,6 @@ def with_text(content: dict[str, Any], corpus: Measured, text: str, lines: int) 
         f"plan: 1. {BACKWARD}, {languages['target']}-{languages['source']}, on the pairs; 2. it translates the text; "
         f"3. {FORWARD}, {languages['source']}-{languages['target']}, on both: the model to use",
     ]
-
-
-STUDENT, INT8 = "student", "int8"  # the rounds of a student
-STUDENTS = {"student-tiny": "ssru", "student-base": "ssru", "student-self-attention": "transformer"}  # of each shape
-
-
-def for_student(
-    content: dict[str, Any],
-    shape: str,
-    teachers: list[str],
-    translate: dict[str, Any],
-    corpus: Measured,
-    machine: Machine,
-) -> list[str]:
-    """Makes a student's rounds of a recipe's content; returns the choices in words.
-
-    teachers: for the objective. translate: keys of the synthetic corpus. corpus: of all that is translated.
-    """
-    if shape not in STUDENTS:
-        raise UserError(f"--student {shape}: unknown{suggest(shape, STUDENTS)}; known: {', '.join(STUDENTS)}.")
-    chosen, system = choose(corpus, machine)[0], STUDENTS[shape]
-    steps = chosen["budget"]["steps"]
-    last, keep = max(1, steps // 8), {"keep": 4, "average": 4}
-    content |= {name: chosen[name] for name in ("batch", "precision", "evaluation")}
-    content |= {
-        "model": {"system": system, "shape": shape},
-        "objective": {"name": "distillation", "teacher": teachers, "alignment": 0.1},
-        "tokenizer": {**chosen["tokenizer"], "kind": "unigram", "keep": ["digits"]},
-        "optimizer": {"name": "adamw", "learning_rate": 2.0e-3, "weight_decay": 0.1},
-        "schedule": {"name": "cosine", "warmup": max(1, min(1000, steps // 5))},
-        "budget": {"steps": steps},
-        "evaluation": {**chosen["evaluation"], "every": max(1, steps // 8)},
-        "checkpoints": keep,
-        "rounds": {STUDENT: {"alone": True, "translate": translate}},
-    }
-    lines = [
-        f"student: {system}, {shape} shape, {content['tokenizer']['vocab_size']:,} unigram subwords, a size as for "
-        f"{corpus.pairs:,} pairs; not measured at this size",
-        f"objective: cross-entropy on the teacher's translations (Kim and Rush 2016), and 0.1 of guided alignment by "
-        f"the attention of {teachers[0]} (Chen et al. 2016)",
-        f"steps: {steps:,} with learning rate 0.002, cosine",
-    ]
-    if system == "ssru":
-        tuning = {
-            "precision": {"int8": True, "dtype": "float32"},
-            "optimizer": {"learning_rate": 2.0e-4},
-            "schedule": {"name": "cosine", "warmup": max(1, last // 10)},
-            "budget": {"steps": last},
-            "evaluation": {"every": max(1, last // 4)},
-        }
-        content["rounds"][INT8] = {"after": STUDENT, "recipe": tuning}
-        lines.append(f"int8: {last:,} steps more, rounded in the forward pass as the engines round, at a tenth of that")
-    return lines
 
 
 def stem_of(path: str) -> str:

@@ -17,10 +17,11 @@ from hf_mlnmt.common.model_folder import LANGUAGE_TOKENIZERS, TARGET_TOKENIZER, 
 from hf_mlnmt.common.table import Number, Table, markdown_text
 from hf_mlnmt.evaluation.comparison import Comparison
 from hf_mlnmt.evaluation.curves import in_words
+from hf_mlnmt.evaluation.results import inside
 from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.evaluation.significance import LEGEND
 from hf_mlnmt.reports.comparison_page import detail, is_trained
-from hf_mlnmt.reports.facts import Facts, inside
+from hf_mlnmt.reports.facts import Facts
 from hf_mlnmt.reports.tables import (
     MISSING,
     Score,

@@ -20,7 +20,7 @@ from hf_mlnmt.evaluation.significance import DEFAULT_TRIALS, pack_counts
 from hf_mlnmt.reports.comparison_page import page_of, said, with_defaults
 from hf_mlnmt.reports.paths import hide_paths
 
-# What does not change what a run has learnt, and what is meant to differ.
+# Keys that may differ between runs: they change nothing that is learnt, or are what is compared.
 FREE_RECIPE = ("recipe.model", "recipe.logging", "recipe.data.domain", "recipe.data.datasets")
 BUDGET = ("budget.steps", "budget.processes", "budget.target_tokens")
 FREE_CONFIG = ("architectures", "model_type", "transformers_version", "dtype", "auto_map")

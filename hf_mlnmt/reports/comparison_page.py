@@ -14,12 +14,10 @@ from hf_mlnmt.evaluation.comparison import Comparison, read_comparison, scores_a
 from hf_mlnmt.evaluation.figures import Study, rows_table, svg_text
 from hf_mlnmt.evaluation.results import versions
 from hf_mlnmt.evaluation.scores import with_arrow
-from hf_mlnmt.evaluation.significance import LEGEND, TOO_FEW
+from hf_mlnmt.evaluation.significance import LEGEND, P_VALUES, TOO_FEW
 from hf_mlnmt.reports.paths import hide_paths
 from hf_mlnmt.reports.tables import MISSING, language_name, show, template
 from hf_mlnmt.zoo.records import BASE, records_root
-
-P_VALUES = ("approximate_randomisation", "paired_bootstrap", "welch")
 
 
 def comparison_page(

@@ -232,7 +232,7 @@ def render(description: Mapping[str, Any]) -> list[Table]:
 
 
 def _about(system: Mapping[str, Any] | None) -> dict[str, str]:
-    """Returns what is shown of a system: of lists a line for each entry."""
+    """Returns the facts that are shown of a system; the entries of a list stand a line each."""
     if system is None:
         return {}
     lines = {key: "\n".join(system[key]) for key in ("paper", "equations", "code")}

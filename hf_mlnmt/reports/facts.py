@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from huggingface_hub import metadata_load
 
-from hf_mlnmt.common.files import read_json
 from hf_mlnmt.common.model_folder import needs_code
-from hf_mlnmt.evaluation.results import languages_of_test, read_results
+from hf_mlnmt.evaluation.results import languages_of_test, results_content
 from hf_mlnmt.reports.paths import hide_paths
 
 if TYPE_CHECKING:
@@ -107,19 +106,9 @@ class Facts:
 
 
 def load_results(path: Path) -> dict[str, Any]:
-    """Reads a results file and shortens the machine's paths; UserError when it is none.
-
-    Read as it stands: `Results` would fill a missing "versions" with those installed now, which is not what was used.
-    """
-    read_results(path)
-    return hide_paths(read_json(path))
-
-
-def inside(content: Any, *keys: str) -> Mapping[str, Any]:
-    """Returns the mapping at the keys, one below the other; {} where there is none."""
-    for key in keys:
-        content = content.get(key) if isinstance(content, Mapping) else None
-    return content if isinstance(content, Mapping) else {}
+    """Reads a results file as it stands, with the machine's paths shortened. Raises: UserError when it is none."""
+    content: dict[str, Any] = hide_paths(results_content(path))
+    return content
 
 
 def front_matter(card: Path) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def _part(name: str) -> str:
     if modules and re.fullmatch(r"(translation|language)_\d+", modules[0]):  # a member of a fused model
         return modules[0].replace("_", " model ")
     for module in modules:
-        if module in ("encoder", "decoder", "encoders", "decoders"):  # of every language
+        if module in ("encoder", "decoder", "encoders", "decoders"):  # the plural: a module for each language
             return module.removesuffix("s")
     rest = [module for module in modules if module not in ("model", "base_model")]
     return rest[0] if rest else name.split(".")[-1]

@@ -60,7 +60,7 @@ def facts_table(facts: Mapping[str, Any]) -> Table:
 
 
 def show(value: Any, missing: str = MISSING) -> str:
-    """Returns a recorded value as text; `missing` for what is."""
+    """Returns a recorded value as text; `missing` for None and what is empty."""
     if value is None or value == "" or value == {} or value == []:
         return missing
     if isinstance(value, bool):
@@ -91,7 +91,7 @@ def template(name: str, autoescape: bool = False, folder: Path = Path(__file__).
 
 
 def title(protocol: str, scores: Iterable[Score]) -> str:
-    """Returns a protocol's name with what it does, of scores of several."""
+    """Returns the title of a protocol's scores, which are among `scores`, with their tokenizers."""
     return title_of(protocol, [score.signature for score in scores if score.protocol == protocol])
 
 

@@ -45,12 +45,12 @@ from hf_mlnmt.serving.models import Leg, ServedModels
 
 logger = logging.getLogger(__name__)
 
-_RUNS = 64  # kept, of those that were used last
+_RUNS = 64  # calls that are kept, those used last
 _SHORT = 20_000  # characters of a request that a worker cuts between two batches; longer ones have another thread
 
 
 class Overloaded(Exception):
-    """Refusal because too much waits or the batcher is closing; `retry_after` seconds from now it may be otherwise."""
+    """Raised where too much waits or the batcher is closing; the client may try again after `retry_after` seconds."""
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ class Overloaded(Exception):
 
 
 class TimedOut(Exception):
-    """Passed time limit of a request, whose work is stopped."""
+    """Raised where a request has passed its time limit; its work is stopped."""
 
 
 class Translations(NamedTuple):
@@ -98,7 +98,7 @@ class _Request:
 
     @property
     def is_long(self) -> bool:
-        """Returns whether it is cut in another thread, while the worker goes on."""
+        """Returns whether another thread cuts the texts, while the worker goes on."""
         return sum(map(len, self.texts)) > _SHORT
 
     def take(self, piece: Input, hypotheses: list[Hypothesis]) -> None:
@@ -227,7 +227,7 @@ class Batcher:
     # From texts to pieces
 
     def _run(self, leg: Leg, options: dict[str, Any], last: bool) -> TranslationCall:
-        """Returns what translates a leg with these options. Raises: UserError for options that do not exist or fit."""
+        """Returns the call that translates a leg. Raises: UserError for options that do not exist or fit."""
         key = (*leg, last, repr(sorted(options.items())))
         with self._changed:
             if (run := self._runs.get(key)) is not None:
@@ -368,7 +368,7 @@ class Batcher:
 
     @contextmanager
     def _failing(self, requests: list[_Request]) -> Iterator[None]:
-        """Lets requests fail by a fault of ours inside: none shall wait for ever, and no worker be lost."""
+        """Context manager: an exception inside fails these requests, and does not end the worker."""
         try:
             yield
         except BaseException as error:
@@ -413,7 +413,7 @@ class Batcher:
             self._fair.costs(run).add(wanted, sum(piece.tokens for piece in batch), seconds)
 
     def _let_pass(self, last: float) -> None:
-        """Translates what came while a batch was searched, if its turn is before `last`."""
+        """Translates requests that came while a batch is searched and whose turn is before `last`."""
         with self._changed:
             if (run := self._fair.before(last)) is None:
                 return
@@ -448,7 +448,7 @@ class Batcher:
         self._tell(pieces, found)
 
     def _at_step(self, pieces: list[Piece], passed: bool, active: list[int]) -> bool:
-        """Lets newcomers pass, and returns whether nobody waits for these pieces any more."""
+        """Translates newcomers whose turn is earlier; returns whether nobody waits for these pieces any more."""
         active.append(self._active)
         if passed:
             self._let_pass(max(piece.turn for piece in pieces))

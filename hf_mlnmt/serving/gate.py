@@ -42,7 +42,7 @@ logger = logging.getLogger("hf_mlnmt.serving")
 
 @dataclass
 class Record:
-    """A request, as the log has it."""
+    """The fields of a request's line in the log."""
 
     method: str
     path: str = "other"
@@ -52,7 +52,7 @@ class Record:
 
 
 class LimitPassed(HTTPException):
-    """413, naming the limit."""
+    """Refuses with status 413 what is larger than a limit, which the message names."""
 
     def __init__(self, name: str, size: int | str, limit: int, what: str) -> None:
         super().__init__(413, f"{what}: {size}; the limit ({name}) is {limit}")
@@ -153,7 +153,7 @@ class Gate:
             record.status = _GONE
         except Exception as error:
             if begun:
-                error_response(error)  # is too late, and logged
+                error_response(error)  # too late to be sent, but logged
             else:
                 await error_response(error)(scope, receive, answer)
         finally:
@@ -208,7 +208,7 @@ class Gate:
                 await asyncio.wait({work})
 
     async def _body(self, scope: Any, receive: Receive) -> bytes | None:
-        """Returns the body; None where the client has left. Raises: LimitPassed, when it has come or grows absurd."""
+        """Returns the body, None if the client has left. Raises: LimitPassed, once it is read or 20 times too large."""
         is_file = scope["path"] == FILES
         limit = self.limits.file_bytes + _FORM if is_file else self.limits.body_bytes
         headers = dict(scope["headers"])

@@ -16,7 +16,7 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.generation import option
 
 _KNOWN_CLIENTS = 10_000
-LARGEST = 10**9  # of a number that is asked for: in seconds still a time that threads can wait
+LARGEST = 10**9  # of any number: threads can still wait for so many seconds
 _limit: Any = partial(option, panel="Limits", min=1, max=LARGEST)
 
 

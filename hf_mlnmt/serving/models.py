@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 _NAMED = re.compile(r"([A-Za-z]{2,3}(?:_[A-Za-z]+)?)-([A-Za-z]{2,3}(?:_[A-Za-z]+)?)=(.+)", re.DOTALL)
 _MARIAN = re.compile(r"opus-mt-(?:tc-\w+-)?([a-z]{2,3})-([a-z]{2,3})$")
 _PLACES = {"average", "best", "hub", "model"}  # folders whose own name says nothing
-_MOST_ROUTES = 10_000  # kept, of those that were asked for
+_MOST_ROUTES = 10_000  # routes that are kept, those asked for last
 _PREFERRED = "en"  # to translate through
 
 

@@ -26,6 +26,7 @@ from hf_mlnmt.common.files import read_json
 from hf_mlnmt.common.model_folder import CARD, RESULTS, fetch_small_files
 from hf_mlnmt.data.placeholders import PATTERNS
 from hf_mlnmt.data.words import is_unspaced
+from hf_mlnmt.evaluation.results import inside
 from hf_mlnmt.generation import (
     Alternative,
     DecodingOptions,
@@ -36,7 +37,7 @@ from hf_mlnmt.generation import (
 )
 from hf_mlnmt.generation.translating.detection import SURE, rank
 from hf_mlnmt.generation.translating.segments import Piece, join
-from hf_mlnmt.reports.facts import front_matter, inside
+from hf_mlnmt.reports.facts import front_matter
 from hf_mlnmt.reports.tables import example, language_name
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut, Translations
 from hf_mlnmt.serving.gate import Record, client_of, error_response
@@ -53,7 +54,7 @@ BEAMS_OF_TERMS = 5  # unless they are chosen
 PENALTIES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
 # What can be set, in the order in which a request of the page has it.
 SET = ["text", "source", "target", "first", "second", "show", "layer", "head", "count", "beams", "penalty"]
-SET += ["beginning", "terms", "keep", "asked", "best", "offered", "written", "begun"]
+SET += ["beginning", "terms", "keep", "asked", "best", "offered", "begun"]
 WORDS = 8  # that are offered in the place of one
 N_BEST, ATTENTION, DEFAULT = "Other translations", "Attention", "As the model says"
 EMPTY = "The translation appears here."
@@ -113,9 +114,7 @@ class _Page:
             self.set["asked"] = state(("", 0))  # the text last asked for, and how often one was
             self.set["best"] = state("")  # the translation that is shown
             self.set["offered"] = state(((), ()))  # the layers and heads to choose from
-            self.set["written"] = state(self.set["target"].value)  # the language that terms and beginning are for
             self.set["begun"] = state({})  # the state's `key`, and how the translation of each sentence begins
-            self.kept = state({})  # terms and beginnings of other languages
             self._connect()
 
     def _languages(self) -> None:
@@ -191,7 +190,6 @@ class _Page:
         on, shown = self.gradio.on, {"show_progress": "hidden", "api_visibility": "private"}
         get = self.set
         text, asked, source, target = (get[name] for name in ("text", "asked", "source", "target"))
-        written = [get["beginning"], get["terms"], get["written"], self.kept]
 
         def answer(request: Any, *values: Any) -> Iterator[list[Any]]:
             yield from self.answer(request, dict(zip(get, values, strict=True)))
@@ -230,7 +228,7 @@ class _Page:
             [text, target, asked],
             **shown,
         )
-        target.change(self.keep, [target, get["written"], self.kept, *written[:2]], written, **shown)
+        target.change(None, None, [get["beginning"], get["terms"]], js="() => ['', '']", **shown)
         source.input(self.choose, [source, target, text, asked], [target, self.samples, asked], **shown)
         turned = [source, target, self.samples, text, asked]
         self.swap.click(self.turn, [source, target, text, get["best"], asked], turned, **shown)
@@ -256,7 +254,7 @@ class _Page:
         ]
 
     def offer(self, at: int, request: Any, given: Mapping[str, Any]) -> str:
-        """Returns a list of what can stand in the place of the word at this place of the translation."""
+        """Returns the list of words that can replace the word at this place of the translation."""
         return _Answer(self.api, given, request.client.host if request and request.client else "").offer(int(at))
 
     def choose(self, source: str, target: str, text: str, asked: Any) -> list[Any]:
@@ -265,7 +263,7 @@ class _Page:
         return [targets, self.gradio.Dataset(samples=self._samples(source)), _again(text, asked)]
 
     def turn(self, source: str, target: str, text: str, best: str, asked: Any) -> list[Any]:
-        """Lets the languages change places; the translation becomes the text."""
+        """Exchanges the languages; the translation becomes the text."""
         if source == AUTO or source not in self.pairs.get(target, []):
             none = f"No model translates from {language_name(target)} into {language_name(source)}."
             self.gradio.Info("Choose the language of the text first." if source == AUTO else none)
@@ -273,13 +271,6 @@ class _Page:
         text = best or text
         targets, samples, asked = self.choose(target, source, text, asked)
         return [target, targets, samples, text, asked]
-
-    def keep(self, target: str, before: str, kept: dict[str, Any], begin: str, lines: str) -> list[Any]:
-        """Returns what was written for another target language before, and keeps what was for the last one."""
-        if target == before:
-            return [self.gradio.skip()] * 4
-        kept = {**kept, before: (begin, lines)}
-        return [*kept.get(target, ("", "")), target, kept]
 
     def _samples(self, source: str | None) -> list[list[str]]:
         """Returns sentences to try: those of the models' cards, or one of the language."""
@@ -300,7 +291,7 @@ class _Page:
 
 
 def _key(given: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Returns what a translation that was changed belongs to."""
+    """Returns the settings for which words were chosen; others make the choice void."""
     return given["text"], given["source"], given["target"], given["first"]
 
 
@@ -313,7 +304,7 @@ def _named(codes: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _targets(pairs: Mapping[str, Sequence[str]], source: str | None, target: str | None) -> dict[str, Any]:
-    """Returns choices and value of the target language, which stays if the source language has it."""
+    """Returns choices and value for the list of target languages; a target of the source language stays chosen."""
     every = list(dict.fromkeys(code for codes in pairs.values() for code in codes))
     codes = every if source == AUTO else pairs.get(source or "", [])
     return {"choices": _named(codes), "value": target if target in codes else next(iter(codes), None)}
@@ -359,7 +350,7 @@ def _panels(articles: Sequence[str], note: str = "") -> str:
 
 
 class _Answer:
-    """The answer to one state of the page."""
+    """Makes what the page shows for one state of its settings."""
 
     def __init__(self, api: Api, given: Mapping[str, Any], address: str):
         self.api, self.models, self.given = api, api.batcher.models, given
@@ -372,10 +363,6 @@ class _Answer:
         self.best = ""
         self.chosen = [int(given["first"])] + ([int(given["second"])] if int(given["second"]) >= 0 else [])
         self.translated: list[tuple[int, str]] = []  # (number of the model, -1 for any; its translation)
-
-    def panels(self) -> str:
-        """Returns the translations by the chosen models."""
-        return list(self.panels_so_far())[-1]
 
     def panels_so_far(self) -> Iterator[str]:
         """Yields the translations by the chosen models, of a long text as far as they are done; the last is whole."""
@@ -427,7 +414,7 @@ class _Answer:
             self.api.log.write(record, self.client)
 
     def offer(self, at: int) -> str:
-        """Returns a list of words for the one at this place of the first translation, or what is in the way of it."""
+        """Returns the list of words that can replace the one at this place of the first translation, or a message."""
         try:
             with self._counted() as record:
                 self._detect()
@@ -479,7 +466,7 @@ class _Answer:
         return message(f"{said}: {language_name(found.language)}, {found.confidence:g} %.")
 
     def _translate(self, number: int) -> Iterator[tuple[str | None, Any, str, list[str], str]]:
-        """Yields by whom, what, a note, the models, and how much of the text is left, "" at last."""
+        """Yields (name of the model, hypotheses, note, models, share of the text that is left, "" at last)."""
         if self.source == self.target:
             yield None, [Hypothesis(self.text, 0.0, 0.0, 0)], "This is the language of the text.", [], ""
             return
@@ -514,8 +501,6 @@ class _Answer:
             options["length_penalty"] = float(given["penalty"])
         begun = dict(given["begun"]) if given["begun"].get("key") == _key(given) else {}
         numbers = sorted(begun.keys() - {"key"})
-        if given["written"] != self.target:  # terms and beginning are for another language still
-            given = {**given, "beginning": "", "terms": ""}
         if (given["beginning"] or "").strip():
             options["target_prefix"] = given["beginning"]
         if numbers:

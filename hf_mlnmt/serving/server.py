@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.serving.limits import Limits, check_settings
+from hf_mlnmt.serving.limits import Limits
 
 _HEAD = 500_000  # bytes of a request's head, with what came along of its body
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -64,7 +64,6 @@ def serve(
         from hf_mlnmt.serving.batcher import Batcher
         from hf_mlnmt.serving.models import ServedModels
 
-        check_settings(batch_tokens, max_wait, limits.queue)
         served = ServedModels(models, **(loading or {}))
         batcher = Batcher(served, batch_tokens=batch_tokens, max_wait=max_wait, max_queue=limits.queue)
         names = {*hosts, *_LOOPBACK, host} if hosts or is_loopback(host) else ()
@@ -190,7 +189,7 @@ def _protocol(limits: Limits) -> type[Any]:
             """Closes a connection that has only waited since the last look, for a request or to be read from."""
             left = self.transport.get_write_buffer_size()
             if left and left == self.left:
-                at_once = struct.pack("ii", 1, 0)  # with what the system still holds for the client
+                at_once = struct.pack("ii", 1, 0)  # closing drops what the client has not taken
                 self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
                 self.transport.abort()
             elif self.waits and self.seen is self.cycle and not left:

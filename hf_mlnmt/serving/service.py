@@ -62,23 +62,15 @@ class Downloads:
             self._files.popitem(last=False)
 
 
-class Keys:
-    """API keys, compared in constant time."""
+def hashed(key: str) -> bytes:
+    """Returns a hash of an API key: all have one length."""
+    return hashlib.sha256(key.encode(errors="surrogatepass")).digest()
 
-    def __init__(self, keys: Collection[str]) -> None:
-        self._hashed = [self.hashed(key) for key in keys]
 
-    def __bool__(self) -> bool:
-        return bool(self._hashed)
-
-    def __contains__(self, key: str) -> bool:
-        given = self.hashed(key)
-        return sum(hmac.compare_digest(given, known) for known in self._hashed) > 0  # all are compared
-
-    @staticmethod
-    def hashed(key: str) -> bytes:
-        """Returns a hash of a key: all have one length."""
-        return hashlib.sha256(key.encode(errors="surrogatepass")).digest()
+def is_known(key: str, keys: Collection[bytes]) -> bool:
+    """Returns whether an API key is among these hashes; all of them are compared, each in constant time."""
+    given = hashed(key)
+    return sum(hmac.compare_digest(given, known) for known in keys) > 0
 
 
 class Api:
@@ -87,7 +79,7 @@ class Api:
     def __init__(
         self, batcher: Batcher, limits: Limits | None = None, keys: Collection[str] = (), log: RequestLog | None = None
     ) -> None:
-        self.batcher, self.limits, self.keys = batcher, limits or Limits(), Keys(keys)
+        self.batcher, self.limits, self.keys = batcher, limits or Limits(), [*map(hashed, keys)]
         self.rate, self.downloads = RequestsAMinute(self.limits.requests), Downloads(self.limits)
         self.log = log or RequestLog()
         self.ending = asyncio.Event()
@@ -105,8 +97,8 @@ class Api:
     def authorize(self, request: Request, given: dict[str, Any]) -> None:
         """Counts a request and checks its key. Raises: HTTPException, 403 without a key, 429 for too many requests."""
         key = given.get("api_key") or given.get("apiKey") or _bearer(request)
-        known = bool(self.keys) and isinstance(key, str) and bool(key) and key in self.keys
-        self.count(Keys.hashed(key) if known else client_of(request.scope).encode())
+        known = bool(key) and isinstance(key, str) and is_known(key, self.keys)
+        self.count(hashed(key) if known else client_of(request.scope).encode())
         if self.keys and not known:
             message = "Invalid API key" if key else "Please contact the server operator to get an API key"
             raise HTTPException(403, message)

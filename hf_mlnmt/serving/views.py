@@ -38,7 +38,7 @@ MOST_CELLS = 6_400  # of a map; above it only the two sentences are shown
 
 
 def message(text: str, kind: str = "note") -> str:
-    """Returns a line for the reader; kind: note or error."""
+    """Returns a message as HTML; kind: note or error."""
     return str(_views().message(text, kind))
 
 
@@ -75,7 +75,7 @@ def translation(
 
 
 def next_words(instead: str, offered: Sequence[tuple[Alternative, int, str]]) -> str:
-    """Returns a list to choose from: each alternative with the number of its sentence, and what that begins with."""
+    """Returns the list of words that can replace `instead`; offered: (alternative, number of its sentence, prefix)."""
     return str(_views().next_words(instead, offered))
 
 

@@ -213,7 +213,7 @@ class Schedule(LearningRate):
         if self.name not in get_args(ScheduleName):
             known = get_args(ScheduleName)
             raise UserError(f"schedule '{self.name}' is unknown{suggest(self.name, known)}; known: {', '.join(known)}.")
-        self.check_restarts()
+        super().__post_init__()
 
     def __call__(self, step: int) -> float:
         """Returns the factor at optimizer step `step`."""

@@ -91,7 +91,7 @@ class Buckets:
     def pack(
         self, source: np.ndarray, target: np.ndarray, draws: np.random.Generator, tokens: int
     ) -> tuple[np.ndarray, list[int]]:
-        """Orders sentences of these lengths, says where batches begin and end; `draws` decides who is with whom."""
+        """Orders sentences of these lengths; returns the order and the bounds of batches. `draws` shuffles a bucket."""
         fits = self.source >= np.arange(int(self.source.max()) + 1)[:, None]  # (length, buckets)
         fits_target = self.target >= np.arange(int(self.target.max()) + 1)[:, None]
         lengths, rows = self.source + self.target, self.rows(tokens)
@@ -248,10 +248,6 @@ class TokenBatchSampler(Sampler[list[int]]):
         shuffled = self._draws(epoch, window, 1).permutation(len(batches))
         return [batches[i] for i in shuffled]
 
-    def at(self, place: int) -> list[list[int]]:
-        """Returns the batches, as sentence indices, that the processes see at once, `place` batches after the start."""
-        return self.following(place * self.world_size)
-
     def following(self, first: int) -> list[list[int]]:
         """Returns one batch for each process, of those of all epochs in order, from `first` on."""
         found = []
@@ -262,11 +258,6 @@ class TokenBatchSampler(Sampler[list[int]]):
                 self._latest = epoch, window, self._batches(epoch, window)
             found.append(self._latest[2][within].tolist())
         return found
-
-    def members(self, step: int) -> list[list[int]]:
-        """Returns the batches, as sentence indices, of optimizer step `step` (from 0), over all processes."""
-        first = step * self.accumulation
-        return [batch for place in range(first, first + self.accumulation) for batch in self.at(place)]
 
     def shape(self, batch: Sequence[int] | np.ndarray) -> Shape:
         """Returns sentences, source and target length of the tensors of a batch, padding included."""
@@ -296,8 +287,8 @@ class TokenBatchSampler(Sampler[list[int]]):
         """Counts the batches of every window, over all processes."""
         chosen, varies = self._chosen(0, 0), self._shown[1] is not None
         counts = [len(self._pack(0, 0, noise, self.tokens)[1]) - 1 for noise in sorted({0.0, self.noise})]
-        # A mixture draws other lengths every epoch, and every window has others: a little room above the first one's
-        # count, filled by splitting.
+        # Epochs of a mixture, and windows, differ in their lengths: the first one's count gets a little room, which is
+        # filled by splitting batches.
         room = 1.02 if varies else 1.005 if self.windows > 1 else 1.0
         count = math.ceil(max(counts) * room / self.group) * self.group
         count = min(count, len(chosen) // self.group * self.group)

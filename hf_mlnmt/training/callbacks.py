@@ -42,7 +42,7 @@ class Interrupted(KeyboardInterrupt):
 def handled(signums: Iterable[int], handler: Callable[[int, Any], None]) -> Iterator[None]:
     """Gives these signals to `handler` within the block, if this is the main thread; ignored ones stay ignored."""
     in_main = threading.current_thread() is threading.main_thread()
-    # Who let a signal be ignored, as nohup does SIGHUP, means it.
+    # A signal that is ignored, as nohup ignores SIGHUP, stays ignored.
     taken = [signum for signum in signums if in_main and signal.getsignal(signum) is not signal.SIG_IGN]
     before = {signum: signal.signal(signum, handler) for signum in taken}
     try:
@@ -53,7 +53,7 @@ def handled(signums: Iterable[int], handler: Callable[[int, Any], None]) -> Iter
 
 
 def sigterm_interrupts() -> AbstractContextManager[None]:
-    """Returns a block in which SIGTERM and SIGUSR1 end the run as Ctrl-C does; files are written aside."""
+    """Returns a context manager in which SIGTERM and SIGUSR1 raise Interrupted, as Ctrl-C raises KeyboardInterrupt."""
 
     def interrupt(signum: int, frame: Any) -> None:
         name = signal.Signals(signum).name
@@ -63,15 +63,15 @@ def sigterm_interrupts() -> AbstractContextManager[None]:
 
 
 class StopOnSignal(TrainerCallback):
-    """A checkpoint and the end after the step in which SIGTERM, SIGUSR1 or Ctrl-C came to one of the processes, in an
-    evaluation after the next step; all processes hear of it. The same again: at once."""
+    """Saves a checkpoint and ends the training after the step in which SIGTERM, SIGUSR1 or Ctrl-C reached a process; a
+    signal within an evaluation acts after the next step. The same signal again ends the process at once."""
 
     def __init__(self) -> None:
         self.signum = 0
         self._before: dict[int, Any] = {}
 
     def listening(self) -> AbstractContextManager[None]:
-        """Returns a block around the training in which the signals are this callback's."""
+        """Returns a context manager in which this callback handles the signals."""
         self._before = {signum: signal.getsignal(signum) for signum in SIGNALS}
         return handled(SIGNALS, self._receive)
 
@@ -88,7 +88,7 @@ class StopOnSignal(TrainerCallback):
 
 
 class SaveEndsOfCycles(TrainerCallback):
-    """Evaluations and checkpoints where a cycle of the learning rate ends."""
+    """Evaluates and saves a checkpoint where a cycle of the learning rate ends."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -100,7 +100,7 @@ class SaveEndsOfCycles(TrainerCallback):
 
 
 class EarlyStopping(TrainerCallback):
-    """The end of a training whose `metric` has not been better for `patience` recorded evaluations."""
+    """Ends a training whose `metric` has not improved in `patience` recorded evaluations."""
 
     def __init__(self, metric: str, higher_is_better: bool, patience: int) -> None:
         self.key, self.higher, self.patience = f"eval_{metric}", higher_is_better, patience
@@ -117,7 +117,7 @@ class EarlyStopping(TrainerCallback):
 
 
 class ShowProgress(TrainerCallback):
-    """A line at each log and evaluation; on a terminal also a bar with the time that is left."""
+    """Prints a line at each log and evaluation; on a terminal also a bar with the time that is left."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -181,16 +181,16 @@ def lines_until(path: Path, step: int) -> list[str]:
 
 
 class LogBeforeSaving(TrainerCallback):
-    """A log before each checkpoint, or the mean loss since the last log would be lost with the process. Comes last."""
+    """Logs before each checkpoint: the mean loss since the last log is not saved in one. Must be the last callback."""
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         control.should_log |= control.should_save
 
 
 class WriteMetrics(TrainerCallback):
-    """The metrics file: each log and each evaluation, with a few translations of `dev_set`, which `tell` hears too.
+    """Writes each log and evaluation into the metrics file, with a few translations of `dev_set`, which it also tells.
 
-    A training that goes on from a checkpoint first takes the lines after it away: every step is in the file once.
+    A training that goes on from a checkpoint first deletes the later lines: every step is in the file once.
     """
 
     def __init__(self, folder: Path, dev_set: DevSet, seed: int, tell: Callable[[str], None]) -> None:
@@ -225,7 +225,7 @@ class WriteMetrics(TrainerCallback):
 
 
 class DrawCurves(TrainerCallback):
-    """The curves in curves.png, at the end of a training, a signal's too."""
+    """Draws curves.png at the end of a training, also after a signal."""
 
     def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
         self.folder, self.warn = folder, warn

@@ -22,11 +22,11 @@ from hf_mlnmt.training.objectives import Losses
 
 logger = logging.getLogger(__name__)
 
-READS = 3  # batches of a task in which a value is read before it stays call by call: the first may prepare something
+READS = 3  # batches that read a value, after which a task is no longer captured: the first may only prepare something
 
 
 class CapturedSteps:
-    """Forward and backward of a training's batches: call by call, and by a graph from the second of a shape on.
+    """Runs forward and backward of batches: call by call, and as a graph from the second batch of a shape on.
 
     Args:
         run: forward and backward of a batch, (inputs, items) -> detached losses; gradients are added to `.grad`. What
@@ -81,7 +81,7 @@ class CapturedSteps:
             why = "the card has no memory left for another shape"
         except RuntimeError as error:
             why = first_line(error)
-            self._steps.clear()  # they would draw by a generator that the failed capture left behind
+            self._steps.clear()  # older graphs would use the random generator that the failed capture left behind
         for parameter, gradient in zip(self.parameters, before):
             parameter.grad = gradient
         if why is None:
@@ -93,7 +93,7 @@ class CapturedSteps:
 
 
 class CapturedStep:
-    """Forward and backward of batches of a shape as a graph, with the tensors that it reads and writes."""
+    """Holds the graph of forward and backward for one shape, with the tensors that it reads and writes."""
 
     graph: Any
 
@@ -107,7 +107,7 @@ class CapturedStep:
         self.losses: Losses
 
     def body(self) -> None:
-        """Launches what is captured."""
+        """Runs forward and backward; a capture records the calls of this function."""
         steps = self.steps
         for parameter in steps.parameters:
             parameter.grad = None
@@ -144,7 +144,7 @@ class CapturedStep:
 
 
 def is_cuda(device: torch.device) -> bool:
-    """Returns whether the device computes by itself while Python goes on, and can capture what it is told."""
+    """Returns whether the device is a GPU that computes asynchronously and can capture graphs."""
     return device.type == "cuda"
 
 
@@ -188,7 +188,7 @@ def _record(body: Callable[[], None], pool: Any) -> Any:
     return graph
 
 
-_STREAMS: dict[int, Any] = {}  # libraries have a workspace for each
+_STREAMS: dict[int, Any] = {}  # one for each device: libraries keep a workspace for each stream
 
 
 @contextmanager

@@ -171,7 +171,7 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:
         raise UserError("no checkpoints to average.")
     with ExitStack() as stack:
         readers = [open_weights(Path(path), stack) for path in paths]
-        said = PreTrainedConfig().to_dict()  # what a config.json leaves out
+        said = PreTrainedConfig().to_dict()  # defaults, which a config.json leaves out
         configs = [{**said, **read_part(Path(path), CONFIG)} for path in paths]
         for path, reader, config in zip(paths, readers, configs):
             if different := sorted(readers[0].keys() ^ reader.keys()):
@@ -200,7 +200,7 @@ def _mean(name: str, paths: Sequence[str | Path], readers: Sequence[dict[str, An
                 f"{path}: {name} has shape {list(tensor.shape)}, but {list(first.shape)} in {paths[0]}. "
                 "Only checkpoints of one architecture and vocabulary can be averaged."
             )
-        total += tensor.double()  # float8 is added to nothing
+        total += tensor.double()  # torch adds float8 to no other dtype
     return (total / len(readers)).to(first.dtype)
 
 
@@ -233,5 +233,5 @@ def write_model(
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """Reads what was done (STATE) and, as "meter", what it cost (METER)."""
+    """Reads the trainer's state and, under "meter", the time and tokens so far."""
     return {**read_json(checkpoint / STATE), "meter": read_json(checkpoint / METER)}

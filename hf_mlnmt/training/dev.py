@@ -21,13 +21,13 @@ Metric = Callable[[Sequence[str], Sequence[str], Sequence[str] | None], dict[str
 
 
 class Alone:
-    """The part of an Accelerator that measures without translating, on the CPU; of a process whose group has ended."""
+    """Stands in for the Accelerator where losses are measured by one process on the CPU, after the group has ended."""
 
     process_index, num_processes, device = 0, 1, torch.device("cpu")
     autocast = staticmethod(nullcontext)
 
     def reduce(self, totals: torch.Tensor, how: str) -> torch.Tensor:
-        """Returns the totals of this process."""
+        """Returns the totals as they are."""
         return totals
 
 

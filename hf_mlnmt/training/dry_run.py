@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STEPS = 6
 SEEN = 1000  # steps whose shapes are counted
-MEASURED = 30  # tasks at most, the first; of the others their mean is taken
+MEASURED = 30  # tasks that are measured, at most; further ones are taken to be as fast as their mean
 
 
 def report(recipe: Recipe, trainer: TranslationTrainer) -> str:

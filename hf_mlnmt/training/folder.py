@@ -82,7 +82,7 @@ def allowed_changes(before: Recipe, now: Recipe, place: str) -> Changes:
 
 
 def _is_allowed(key: str, values: tuple[Any, Any], before: Recipe) -> bool:
-    if is_below(key, (*FREE, "batch.accumulate")):  # which other processes may need: run.py counts a step's batches
+    if is_below(key, (*FREE, "batch.accumulate")):  # more processes may need another value; run.py compares steps
         return True
     if is_below(key, ("budget",)):
         return before.schedule.name not in ENDING
@@ -122,7 +122,7 @@ def check_output(output: Path) -> None:
 
 @contextmanager
 def explained(output: Path) -> Iterator[None]:
-    """Turns what the system says of a full disk or a folder that cannot be written into one message."""
+    """Context manager: turns errors of a full disk, or of a folder without permission, into a UserError."""
     try:
         yield
     except Exception as error:
@@ -143,7 +143,7 @@ def explained(output: Path) -> Iterator[None]:
 
 @contextmanager
 def each_said_once() -> Iterator[None]:
-    """Lets every warning of the package be said once, however often the corpus that it is about is read."""
+    """Context manager: shows each warning of the package once, though a corpus is read several times."""
     said = set()
 
     def is_new(record: logging.LogRecord) -> bool:
@@ -170,13 +170,13 @@ def alone(output: Path) -> AbstractContextManager[None]:
 
 
 def has_begun(output: Path) -> bool:
-    """Returns whether steps of this training, or of one of its rounds, are kept: until then all may be changed."""
+    """Returns whether there is a checkpoint of this training or of one of its rounds; until then all may be changed."""
     saved = (path for at in ("", "*/") for path in output.glob(f"{at}checkpoints/checkpoint-*"))
     return (output / RESULTS).is_file() or any(saved)
 
 
 def compare(output: Path, recipe: Recipe) -> Changes:
-    """Returns the keys that change something here; UserError where one must not, or the checkpoints are gone."""
+    """Returns the changed keys that ask for work. UserError for keys that must not change, and without checkpoints."""
     path = output / RECIPE
     if not path.is_file():
         return {}
@@ -197,7 +197,7 @@ def compare(output: Path, recipe: Recipe) -> Changes:
 
 
 def is_finished(output: Path, changes: Changes, tests: Callable[[], Sequence[RawPairs]]) -> bool:
-    """Returns whether nothing is to be done: there are results, no key changed, the test sets have the same text."""
+    """Returns whether the run is complete: there are results, no key changed, and test sets have the same text."""
     if changes or not (output / RESULTS).is_file():
         return False
     now = digest_of_texts(tests())

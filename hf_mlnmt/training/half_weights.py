@@ -37,7 +37,7 @@ def _left(model: nn.Module) -> set[nn.Module]:
 class _Cast(torch.autograd.Function):
     @staticmethod
     def forward(ctx, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
-        ctx.set_materialize_grads(False)  # a weight that no loss used has no gradient, and no update
+        ctx.set_materialize_grads(False)  # a weight that no loss used gets no gradient and no update
         copies = [torch.empty_like(weight, dtype=dtype) for weight in weights]
         torch._foreach_copy_(copies, weights)
         ctx.mark_non_differentiable(*[copy for copy, weight in zip(copies, weights) if not weight.requires_grad])
@@ -55,7 +55,7 @@ class _Cast(torch.autograd.Function):
 
 
 class HalfWeights:
-    """The places of a model's float32 weights that are cast."""
+    """Casts a model's float32 weights to half precision for the forward pass of a step."""
 
     def __init__(self, model: nn.Module) -> None:
         left = _left(model)
@@ -67,8 +67,8 @@ class HalfWeights:
 
     @contextmanager
     def cast(self) -> Iterator[None]:
-        """Runs a block with the weights in autocast's type: where gradients flow under it, and not on a CPU; nor with
-        gradient checkpointing, which computes layers once more behind the block."""
+        """Runs a block with the weights in autocast's dtype; does nothing without gradients, on a CPU, or with gradient
+        checkpointing, which computes layers again after the block."""
         given = [(held, name, held[name]) for held, name in self.places if held[name] is not None]
         weights = {id(weight): weight for _, _, weight in given if weight.dtype == torch.float32}
         first = next(iter(weights.values()), None)

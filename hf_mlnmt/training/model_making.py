@@ -151,7 +151,7 @@ def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[
             f"tokenizer_config.json ({lacking[0]}: a token of its vocabulary), or train a tokenizer (leave "
             "tokenizer.path out)."
         )
-    alone = {"vocab_size": len(tokenizers.target), **ids}  # a language model has the target's vocabulary and no other
+    alone = {"vocab_size": len(tokenizers.target), **ids}  # a language model has the target's vocabulary alone
     both = {**ids, **_fields_of_both_sides(recipe, tokenizers, root)}
     for name in settings.settings.keys() & both.keys() - {"share_encoder_decoder_embeddings"}:
         raise UserError(
@@ -177,7 +177,7 @@ def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[
     if config.vocab_size != (entries := len(tokenizers.source)):
         tell(f"the tokenizer has {entries} entries, {path.name} says {config.vocab_size}: the tokenizer's count")
     config = AutoConfig.from_pretrained(str(path), **{**settings.settings, **(alone if is_language_model else both)})
-    config.validate()  # Transformers sets what it is given behind the checks of the config's class
+    config.validate()  # Transformers sets given fields after the checks of the config's class
     return config
 
 

@@ -84,7 +84,7 @@ class Ingredients:
 
 @dataclass(frozen=True)
 class Need:
-    """Something that an objective asks of a model: in words that go on "the objective needs ...", and as a question."""
+    """A condition on a model. what: the end of "the objective needs ..."; met: whether a model fulfils it."""
 
     what: str
     met: Callable[[nn.Module], bool]
@@ -283,7 +283,7 @@ class Translation(Objective):
             return output.loss, output.losses or {}
         inputs: dict[str, Any] = batch
         if shift := getattr(unwrap(model), "prepare_decoder_input_ids_from_labels", None):
-            inputs = {name: value for name, value in batch.items() if name != "labels"}  # it then computes no loss
+            inputs = {name: value for name, value in batch.items() if name != "labels"}  # or it would compute a loss
             inputs["decoder_input_ids"] = shift(batch["labels"])
         logits = model(**inputs, use_cache=False).logits
         return _loss_of_logits(logits, batch["labels"], self.label_smoothing, num_items_in_batch), {}
@@ -334,7 +334,7 @@ class Distortion:
 
 @dataclass
 class TextObjective(Objective):
-    """The base of objectives on text.
+    """The base of objectives on text of one language.
 
     start_token_id: stands before the first token of a language model. label_smoothing: eps of loss.py. distortion:
     tau, of those that restore text.
@@ -388,7 +388,7 @@ class TextObjective(Objective):
 
 @dataclass
 class EncoderObjective(TextObjective):
-    """The base of objectives that train an encoder: the projection of its last state, and the cross-entropy.
+    """The base of objectives that train an encoder, whose last states are projected to the vocabulary.
 
     head: W_proj (vocabulary, d_model); None: the model's own projection, or with `tie` the source embedding.
     """
@@ -456,7 +456,7 @@ class DecoderLanguageModel(TextObjective):
             states = part_of(model, "decoder")(ids, use_cache=False).last_hidden_state
             total = head_cross_entropy(unwrap(model).get_output_embeddings(), states, labels, smoothing)
         elif computes_own_loss(model):
-            # Nothing that counts stands to the right of a padded place, so it needs no mask.
+            # Padding stands behind all real tokens, and attention is causal: no mask is needed.
             total = model(ids, shift_labels=labels, smoothing=smoothing, loss_only=True, num_items_in_batch=1).loss
         else:
             logits = model(input_ids=ids, attention_mask=batch["attention_mask"], use_cache=False).logits

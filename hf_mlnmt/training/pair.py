@@ -342,7 +342,7 @@ def _config_to_tune(model: str, languages: tuple[str, str], data: Path) -> Any:
 
 
 def _too_few(spec: CorpusSpec, pairs: int, left: int, filtered: FilterReport, given: bool) -> str:
-    """Returns the message about too few pairs. given: the development set was not taken from them."""
+    """Returns the message for a corpus with too few pairs. given: the development set is a corpus of its own."""
     without, other = " that hold no sentence of the development set", ", or another development set"
     return (
         f"{spec}: {pairs:,} distinct pairs{without if given else ''}, and at least {FEWEST} are needed; some 5,000 "

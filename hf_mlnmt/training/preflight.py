@@ -1,4 +1,4 @@
-"""The checks before a training, in the order of `CHECKS`, then what is known only when the data are encoded.
+"""The checks before a training, in the order of `check_before`, then what is known only when the data are encoded.
 
 Behind them, with the data encoded: `check_budget` (recipe/checks.py), `check_lengths`. The folder of a run: folder.py.
 """
@@ -9,7 +9,7 @@ import copy
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import partial
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
@@ -28,65 +28,28 @@ from hf_mlnmt.data.text import TextSpec, read_text, word_overlap
 from hf_mlnmt.data.tokenizer import Tokenizers, languages_of
 from hf_mlnmt.data.words import spoken
 from hf_mlnmt.recipe.checks import check_recipe
-from hf_mlnmt.recipe.schema import MAIN_DEV, Recipe
+from hf_mlnmt.recipe.schema import Recipe
 from hf_mlnmt.training import dev, folder
 from hf_mlnmt.training.arguments import training_arguments
 from hf_mlnmt.training.init_from import check_sources, initialise, read_sources
 from hf_mlnmt.training.model_making import speaks_many
-from hf_mlnmt.training.preparation import Preparation
+from hf_mlnmt.training.preparation import Preparation, Spec, key_of_dev
 from hf_mlnmt.training.tasks import check_needs
 from hf_mlnmt.zoo.systems import positions_of
 
-Spec = CorpusSpec | TextSpec
 LINES = 200  # of each side that are compared: more of them share more words by chance
-
-
-class Preflight:
-    """The subject of the checks of one training, on so many processes; parts are made when first asked for."""
-
-    def __init__(self, preparation: Preparation, processes: int = 1) -> None:
-        self.given, self.processes = preparation, processes
-        self.recipe, self.root, self.corpora = preparation.recipe, preparation.root, preparation.corpora
-        self.trains_tokenizer = self.recipe.tokenizer.path is None
-
-    @cached_property
-    def preparation(self) -> Preparation:
-        """Returns the preparation; tokenizers that are still to be trained are replaced by their expected sizes."""
-        if not self.trains_tokenizer:
-            return self.given
-        of_each = not self.recipe.tokenizer.joint and speaks_many(self.recipe, self.root)
-        languages = dict.fromkeys(language for _, _, language in self.corpora.sides()) if of_each else ()
-        preparation = copy.copy(self.given)
-        preparation.tokenizers = expected_tokenizers(self.recipe, list(languages))
-        return preparation
-
-    @cached_property
-    def train(self) -> dict[str, Spec]:
-        """Returns key of the recipe -> training corpus."""
-        return {
-            f"{'data.train' if self.recipe.tasks is None else f'tasks.{task.name}.data'} {spec}": spec
-            for task in self.corpora.tasks
-            for spec in task.specs
-        }
-
-    @cached_property
-    def scored(self) -> dict[str, Spec]:
-        """Returns key of the recipe -> development or test set."""
-        sets: dict[str, Spec] = {
-            "data.dev" if name == MAIN_DEV else f"tasks.{name}.dev": spec for name, spec in self.corpora.dev.items()
-        }
-        return sets | {f"data.test.{name}": spec for name, spec in self.corpora.test.items()}
 
 
 def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
     """Checks all that can be known before a training begins; yields warnings. What takes long comes last."""
-    training = Preflight(preparation, processes)
-    for check in CHECKS:
-        yield from check(training) or ()
+    checks: tuple[Callable[[Preparation], Iterable[str] | None], ...]
+    checks = (keys, arguments, metrics, partial(model, processes=processes), weights, languages, corpora)
+    for check in (*checks, processing, sides):
+        yield from check(preparation) or ()
 
 
-def keys(training: Preflight) -> Iterator[str]:
-    """Checks the recipe by itself, also one that was not read but made; warns of temperatures without effect."""
+def keys(training: Preparation) -> Iterator[str]:
+    """Checks the recipe by itself, since Python may have changed it; warns of temperatures without effect."""
     recipe, tasks = training.recipe, training.corpora.tasks
     check_recipe(recipe)
     if recipe.data.temperature is not None and all(len(task.specs) == 1 for task in tasks):
@@ -95,41 +58,45 @@ def keys(training: Preflight) -> Iterator[str]:
         yield "batch.temperature has no effect: it is for several tasks. Of several corpora: data.temperature."
 
 
-def arguments(training: Preflight) -> None:
+def arguments(training: Preparation) -> None:
     """Makes the arguments of Transformers' trainer."""
-    training_arguments(training.recipe, training.given.output)
+    training_arguments(training.recipe, training.output)
 
 
-def metrics(training: Preflight) -> None:
+def metrics(training: Preparation) -> None:
     """Loads the metrics of the development sets."""
     for name in training.recipe.evaluation.metrics:
         with naming(f"{training.recipe.path}: evaluation.metrics"):
             dev.metric(name)
 
 
-def model(training: Preflight) -> None:
-    """Checks the model, and that its training fits in the memory."""
-    check_memory(training.recipe, checked_model(training.preparation), training.processes)
+def model(training: Preparation, processes: int = 1) -> None:
+    """Checks the model, and that its training by so many processes fits in the memory."""
+    if training.trains_tokenizer:  # only the size of the tokenizer is needed
+        joint, training = training.recipe.tokenizer.joint, copy.copy(training)
+        of_each = not joint and speaks_many(training.recipe, training.root)
+        codes = dict.fromkeys(language for _, _, language in training.corpora.sides()) if of_each else ()
+        training.tokenizers = expected_tokenizers(training.recipe, list(codes))
+    check_memory(training.recipe, checked_model(training), processes)
 
 
-def weights(training: Preflight) -> None:
+def weights(training: Preparation) -> None:
     """Checks that what init_from names is there and, if it can be known, fits; not of a run that has begun."""
     recipe = training.recipe
-    if recipe.init_from is None or folder.has_begun(training.given.output):
+    if recipe.init_from is None or folder.has_begun(training.output):
         return
     sources = read_sources(recipe.init_from)
     check_sources(sources, training.root, str(recipe.path))
     if not training.trains_tokenizer:
-        preparation = training.given
-        initialise(preparation.model(), sources, training.root, preparation.tokenizers, str(recipe.path))
+        initialise(training.model(), sources, training.root, training.tokenizers, str(recipe.path))
 
 
-def languages(training: Preflight) -> Iterator[str]:
+def languages(training: Preparation) -> Iterator[str]:
     """Refuses pairs into a language that the tokenizer has no code of; warns where nothing says into which."""
     recipe = training.recipe
-    codes = recipe.tokenizer.languages if training.trains_tokenizer else languages_of(training.given.tokenizers.source)
+    codes = recipe.tokenizer.languages if training.trains_tokenizer else languages_of(training.tokenizers.source)
     train = [spec for task in training.corpora.tasks for spec in task.specs]
-    for spec in (*train, *training.scored.values()):
+    for spec in (*train, *training.corpora.scored.values()):
         language = spec.languages["target"] if isinstance(spec, CorpusSpec) and spec.languages else None
         if codes and language is not None and language not in codes:
             raise UserError(
@@ -145,31 +112,31 @@ def languages(training: Preflight) -> Iterator[str]:
         )
 
 
-def corpora(training: Preflight) -> Iterator[str]:
+def corpora(training: Preparation) -> Iterator[str]:
     """Reads the scored sets and the beginning of training text; yields warnings about those that are another one, or
     equal on both sides."""
     same: dict[tuple[Any, ...], list[str]] = {}
-    for key, spec in {**training.train, **training.scored}.items():
-        identity = _look_at(key, spec, training.root, key in training.scored, training.given.check)
+    scored = training.corpora.scored
+    for key, spec in {**training.corpora.train, **scored}.items():
+        identity = _look_at(key, spec, training.root, key in scored, training.check)
         if isinstance(spec, CorpusSpec) and spec.is_two_files and identity[0] == identity[1]:
             yield f"{key}: source and target are the same text. Check the file names."
         same.setdefault(identity, []).append(key)
     for keys in same.values():
         for key, other in combinations(keys, 2):
-            known = key == "data.dev" and training.recipe.evaluation.before  # to see what the training gained on it
-            if other in training.scored and not known:
+            known = key == "data.dev" and training.recipe.evaluation.before  # then data.dev may be tested too
+            if other in scored and not known:
                 yield f"{key} and {other} are the same sentences: scores of these say nothing about other text."
 
 
-CUT, CHANGED = 0.01, 0.2  # of the lines: words are cut; anything is changed, as Moses does to a few with / or %
+CUT, CHANGED = 0.01, 0.2  # most lines with cut words; with any change: Moses changes a few that have / or %
 
 
-def processing(training: Preflight) -> None:
+def processing(training: Preparation) -> None:
     """Checks that Moses's tokens, put together, are the text: its rules cut some scripts in the middle of words."""
-    preparation = training.given
-    made = preparation.processing() if training.trains_tokenizer else preparation.tokenizers.processing
+    made = training.processing() if training.trains_tokenizer else training.tokenizers.processing
     moses: dict[str | None, TextProcessing] = {side: each for side, each in made.items() if each.moses}
-    for key, spec in training.train.items() if moses else ():
+    for key, spec in training.corpora.train.items() if moses else ():
         texts = _first_lines(spec, training.root)
         for side in (side for side in texts if side in moses):
             lines, own = texts[side], moses[side]
@@ -188,7 +155,7 @@ def processing(training: Preflight) -> None:
                 )
 
 
-def sides(training: Preflight) -> Iterator[str]:
+def sides(training: Preparation) -> Iterator[str]:
     """Yields warnings, with evidence, about synthetic corpora whose sides look as if they were exchanged."""
     for task in training.corpora.tasks:
         parallel = next((spec for spec in task.pairs if not spec.synthetic), None)
@@ -205,10 +172,6 @@ def sides(training: Preflight) -> Iterator[str]:
                     "Text of the target language is translated backward, of the source language with --forward; "
                     "reverse: true turns a corpus round."
                 )
-
-
-CHECKS: tuple[Callable[[Preflight], Iterable[str] | None], ...]
-CHECKS = (keys, arguments, metrics, model, weights, languages, corpora, processing, sides)
 
 
 # The model
@@ -285,7 +248,7 @@ def _in_words(text: str) -> str:
 
 def check_memory(recipe: Recipe, parameters: int, processes: int) -> None:
     """Refuses a training whose weights, gradients and optimizer's state alone are more than this machine's memory."""
-    bytes_of_weight = 4 if recipe.adapter else BYTES_OF_WEIGHT[recipe.optimizer.name]  # few weights are an adapter's
+    bytes_of_weight = 4 if recipe.adapter else BYTES_OF_WEIGHT[recipe.optimizer.name]  # an adapter has few weights
     on_cpu = recipe.arguments.get("use_cpu") is True or not torch.accelerator.is_available()
     needed = parameters * bytes_of_weight * (processes if on_cpu else 1) / GIB
     if needed > (there := memory_of_machine(on_cpu) / GIB):
@@ -306,8 +269,8 @@ FIRST_PAIRS = 100  # of a training corpus: that they are read shows that columns
 def _look_at(key: str, spec: Spec, root: Path, scored: bool, check: bool) -> tuple[Any, ...]:
     """Reads a scored set, or the first items of a training corpus and counts READ bytes of its files, with `check` all.
 
-    Returns: what equal corpora alone have in common. Raises: UserError for what is missing, broken or empty, for sides
-        of different lengths, and for a scored set in which one side is blank throughout.
+    Returns: a key that two corpora share only if they are equal. Raises: UserError for what is missing, broken or
+        empty, for sides of different lengths, and for a scored set in which one side is blank throughout.
     """
     with naming(key):
         if (gone := next((path for path in spec.local_files(root) if not path.exists()), None)) is not None:
@@ -346,9 +309,7 @@ def check_lengths(training: Preparation, config: Any) -> None:
     """Refuses a development set, or text to be scored, with a sentence that the model cannot read whole."""
     if (limit := positions_of(config)) is None:
         return
-    sets = {
-        "data.dev" if each.name == MAIN_DEV else f"tasks.{each.name}.dev": each.dataset for each in training.dev_sets
-    }
+    sets = {key_of_dev(each.name): each.dataset for each in training.dev_sets}
     texts = [name for name, spec in training.corpora.test.items() if isinstance(spec, TextSpec)]
     sets |= {f"data.test.{name}": training.encoded_test(name) for name in texts}  # a pipeline splits those of pairs
     for key, data in sets.items():

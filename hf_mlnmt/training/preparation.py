@@ -64,7 +64,7 @@ SIDES: tuple[TextSide, TextSide] = ("source", "target")
 Spec = CorpusSpec | TextSpec
 Texts = tuple[Spec, list[TextSide]]
 EncodedSet = Corpora | Resegmented
-LARGE = 20_000  # items of a corpus: how its encoding goes is shown
+LARGE = 20_000  # items of a corpus from which on the progress of its encoding is shown
 
 CLASSES: dict[str, type[Objective]] = {
     "translation": Translation,
@@ -114,8 +114,13 @@ def corpora_of(section: TaskSection) -> list[dict[str, Any]]:
     return section.data if isinstance(section.data, list) else [section.data]
 
 
+def key_of_dev(name: str) -> str:
+    """Returns the key of the recipe that has the development set of this name."""
+    return "data.dev" if name == MAIN_DEV else f"tasks.{name}.dev"
+
+
 class RecipeCorpora:
-    """The corpora of a recipe, their keys read and checked: those of its tasks, `dev` and `test` by name."""
+    """Reads and checks the corpora of a recipe: those of its tasks, and its dev and test sets by name."""
 
     def __init__(self, recipe: Recipe, root: Path) -> None:
         self.recipe, self.root = recipe, root
@@ -135,6 +140,21 @@ class RecipeCorpora:
             name: self._scored(fields, ("data", "test", name), languages, only)
             for name, fields in recipe.data.test.items()
         }
+
+    @cached_property
+    def train(self) -> dict[str, Spec]:
+        """Returns {key of the recipe and corpus: training corpus}."""
+        return {
+            f"{'data.train' if self.recipe.tasks is None else f'tasks.{task.name}.data'} {spec}": spec
+            for task in self.tasks
+            for spec in task.specs
+        }
+
+    @cached_property
+    def scored(self) -> dict[str, Spec]:
+        """Returns {key of the recipe: development or test set}."""
+        dev = {key_of_dev(name): spec for name, spec in self.dev.items()}
+        return dev | {f"data.test.{name}": spec for name, spec in self.test.items()}
 
     def _scored(
         self, fields: dict[str, Any], at: tuple[str, ...], languages: dict[str, str], task: TaskCorpora | None
@@ -197,7 +217,7 @@ class RecipeCorpora:
             return dataclasses.replace(spec, side=side, language=spec.language or languages[side])
 
     def sides(self) -> Iterator[tuple[Spec, TextSide, str]]:
-        """Yields the texts of all tasks: corpus, side in it, language."""
+        """Yields (corpus, side, language) for each side of every training corpus."""
         for task in self.tasks:
             for pairs in task.pairs:
                 yield from ((pairs, side, (pairs.languages or {}).get(side, "")) for side in SIDES)
@@ -205,11 +225,11 @@ class RecipeCorpora:
                 yield text, text.side or "source", str(text.language)
 
     def on_side(self, *sides: TextSide, apart: bool = False) -> list[Texts]:
-        """Returns the text of these sides. apart: text that is on both of them counts on both."""
+        """Returns corpora with text of these sides. apart: text that is on both sides is returned for each of them."""
         return self._once([(spec, side) for spec, side, _ in self.sides() if side in sides], apart)
 
     def in_language(self, language: str) -> list[Texts]:
-        """Returns the text in a language."""
+        """Returns corpora and sides with text in a language."""
         return self._once([(spec, side) for spec, side, code in self.sides() if code == language])
 
     @staticmethod
@@ -240,14 +260,14 @@ class RecipeCorpora:
 
 
 def _name_of(spec: Spec, side: TextSide) -> tuple[Any, ...]:
-    """Returns a key of the text on a side: of two files the side's own file, else the corpus."""
+    """Returns a key that equal texts share: of two files the file of the side, else the corpus and the side."""
     if not isinstance(spec, CorpusSpec) or not spec.files:
         return repr(spec), side
     return spec.files[SIDES[(SIDES.index(side) + spec.reverse) % 2]], spec.limit
 
 
 ACCOUNT = "init_from.json"  # in the run's folder
-TOLD = 30  # corpora at most, each by itself
+TOLD = 30  # with more corpora one report is printed for all of them
 
 
 class Preparation:
@@ -265,6 +285,7 @@ class Preparation:
         self.recipe, self.root, self.output, self.tell = recipe, data, output, tell
         self.progress, self.check = progress, check
         self.corpora = RecipeCorpora(recipe, data)
+        self.trains_tokenizer = recipe.tokenizer.path is None
 
     # Tokenizers
 
@@ -592,7 +613,7 @@ class Preparation:
 
 
 def measured_by(tasks: Sequence[Task], dev_sets: Sequence[dev.DevSet]) -> list[dev.DevSet]:
-    """Returns the development sets, those that are not translated with the objective that is measured on them."""
+    """Returns the development sets; a set without translation gets the objective whose loss is measured on it."""
     objectives: dict[str, Objective | None] = {
         task.name: task.objective.measured() for task in tasks if not task.objective.translates
     }

@@ -26,8 +26,8 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.keys import REQUIRED, variable
 
 T = TypeVar("T")
-# How long processes wait for one another: a process that ends is noticed at once, by its connection, a machine without
-# power only so.
+# How long processes wait for one another. The connection of a process that ends is closed at once; that of a machine
+# without power is not, and only this limit ends the waiting.
 PATIENCE: dict[str, timedelta | None] = {"once": timedelta(days=30), "step": None}
 LOOK_AFTER = 0.05  # seconds
 TOLD_AFTER = 10.0  # seconds without a group, until it is said what is waited for
@@ -48,7 +48,7 @@ def join_group(seconds: float | None = None) -> PartialState:
 
 @contextmanager
 def _meeting(patience: timedelta | None) -> Iterator[None]:
-    """Says what is waited for while a block joins the processes of torchrun's variables. Raises: UserError."""
+    """Runs a block that joins the processes of torchrun's variables; says what it waits for. Raises: UserError."""
     for name in (names := ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
         if variable(name, str if name == "MASTER_ADDR" else int) is None:
             os.environ.pop(name, None)  # of an empty one torch and accelerate make a traceback
@@ -86,7 +86,7 @@ def _meeting(patience: timedelta | None) -> Iterator[None]:
 
 
 def _take_place_in_slurm() -> None:
-    """Says in torch's variables what srun says in its own: of how many tasks this is which, and where the first is."""
+    """Sets torch's variables from those of srun: the number of tasks, this one's rank, the first one's address."""
     # Only in a step, which srun starts: in the script itself a job of two tasks has one process.
     if variable("RANK", int) is not None or (tasks := variable("SLURM_STEP_NUM_TASKS", int, 1)) < 2:
         return

@@ -1,4 +1,4 @@
-"""Training with the products of the engines of students in int8, and the calibration that says how inputs are rounded.
+"""Quantisation-aware training: matrix products rounded as int8 engines round them, and the calibration of inputs.
 
 Reference: Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
 Inference" (rounding in the forward pass alone); the rule is that of Firefox's engines (convert/marian_binary.py).
@@ -36,14 +36,14 @@ _BATCH_TOKENS = 2048
 
 
 def products(config: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields each linear layer of ours and the matrices of Marian's that it is made of, but the output projection."""
+    """Yields the name of each linear layer, without the output projection, and Marian's names of its matrices."""
     for ours, theirs, transposed in moves(config):
         if transposed and ours.endswith(".weight"):
             yield ours.removesuffix(".weight"), theirs
 
 
 def calibrate(parts: Parts, texts: Sequence[str]) -> dict[str, float]:
-    """Returns alpha of the inputs of each linear layer, by its name in the model."""
+    """Translates texts greedily; returns {name of a linear layer: alpha of its inputs}."""
     model, largest = parts.model, defaultdict[str, list[float]](list)
 
     def see(name: str, by_step: bool, _: nn.Module, inputs: tuple[Tensor]) -> None:
@@ -70,7 +70,7 @@ def calibrate(parts: Parts, texts: Sequence[str]) -> dict[str, float]:
 
 
 def encoded(parts: Parts, texts: Sequence[str]) -> list[list[int]]:
-    """Returns the ids of texts, as many as the model can read."""
+    """Returns the ids of each text, cut at the longest input of the model."""
     return [ids.tolist()[: _longest(parts)] for ids in parts.tokenizers.encode_source(texts)]
 
 
@@ -79,7 +79,7 @@ def _longest(parts: Parts) -> int:
 
 
 def greedy(parts: Parts, sources: Sequence[list[int]]) -> list[list[int]]:
-    """Returns the greedy translations of ids, with their end."""
+    """Returns the ids of the greedy translation of each source, the end-of-sentence id included."""
     found: list[list[int]] = [[] for _ in sources]
     for batch in batches_by_tokens(list(map(len, sources)), _BATCH_TOKENS):
         limit = min(2 * max(len(sources[index]) for index in batch) + 4, 256, _longest(parts))
@@ -91,7 +91,7 @@ def greedy(parts: Parts, sources: Sequence[list[int]]) -> list[list[int]]:
 
 
 class _Rounded(torch.autograd.Function):
-    """round(scale x) / scale, clipped at 127 steps; the gradient of what is not clipped is that of x."""
+    """Computes round(scale x) / scale, clipped at 127 steps; passes the gradient on where nothing was clipped."""
 
     @staticmethod
     def forward(ctx, values: Tensor, scale: Tensor | float):
@@ -105,14 +105,14 @@ class _Rounded(torch.autograd.Function):
 
 
 def rounded_weight(weight: Tensor, count: int = 1) -> Tensor:
-    """Returns W~ of equation 1 of `count` matrices one below the other."""
+    """Returns W~ of equation 1 for `count` matrices that are stacked in one weight, each with its own m."""
     largest = weight.detach().unflatten(0, (count, -1)).abs().amax((1, 2))
     scale = STEPS / torch.where(largest > 0, largest, 1.0)
     return _Rounded.apply(weight, scale.repeat_interleave(len(weight) // count)[:, None])
 
 
 class RoundedProducts:
-    """A model's products as equation 1 has them, while a block runs; alphas: by the names of its linear layers."""
+    """Computes the products of a model by equation 1 within a block; alphas: {name of a linear layer: alpha}."""
 
     def __init__(self, model: Any, alphas: Mapping[str, float]) -> None:
         if getattr(model.config, "decoder_autoregression", None) != "ssru":
@@ -128,7 +128,7 @@ class RoundedProducts:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Runs a block with rounded weights in the places of the model's, and rounded inputs."""
+        """Runs a block in which the model's weights, and the inputs of its linear layers, are rounded."""
         given = [(module, module.weight) for module, _ in self.places]
         made = {id(weight): rounded_weight(weight, count) for (_, weight), (_, count) in zip(given, self.places)}
         hooks = [module.register_forward_pre_hook(partial(_round_input, alpha)) for module, alpha in self.layers]

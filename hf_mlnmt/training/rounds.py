@@ -153,7 +153,7 @@ def _planned(
 
 
 def _before(described: Round, recipe: Recipe, where: str, before: Mapping[str, PlannedRound]) -> PlannedRound | None:
-    """Returns the round that one goes on with. Raises: UserError for one that is not earlier, or the other way."""
+    """Returns the round of `after`. Raises: UserError if it is not an earlier one of the same direction."""
     if described.after is None:
         return None
     other = before.get(described.after)

@@ -50,7 +50,7 @@ from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.text import RawPairs, digest_of_texts
 from hf_mlnmt.evaluation import Results, read_results, score_protocols, versions
 from hf_mlnmt.evaluation.perplexity import perplexity
-from hf_mlnmt.evaluation.scores import with_arrow
+from hf_mlnmt.evaluation.scores import TITLES, with_arrow
 from hf_mlnmt.generation.synthetic.back_translation import Watcher
 from hf_mlnmt.generation.translating.loading import Parts
 from hf_mlnmt.recipe.checks import check_budget
@@ -205,11 +205,11 @@ def train_one(run: Run) -> Results | None:
     return score(run, training, average(run, training)) if run.is_main else None
 
 
-_OF_THE_HUB = ("push_to_hub", "hub_")  # arguments by which a trainer makes a repository when it is made
+_OF_THE_HUB = ("push_to_hub", "hub_")  # with these arguments a new trainer makes a repository on the Hub
 
 
 def dry_run_of_one(run: Run) -> None:
-    """Checks everything; prints what would be done and an estimate of what it would cost; leaves nothing."""
+    """Checks everything and prints sizes, batches and an estimate of time and memory; leaves no file behind."""
     with tempfile.TemporaryDirectory() as output:
         arguments = {name: value for name, value in run.recipe.arguments.items() if not name.startswith(_OF_THE_HUB)}
         with together():
@@ -302,13 +302,13 @@ def accumulated(run: Run, changes: Changes, checkpoint: Path | None) -> int:
 
 
 def _save_beside(preparation: Preparation, model: Any, target: Path) -> None:
-    """Puts beside a model's weights what else its folder holds."""
+    """Writes tokenizers, and the config of an adapter, beside a model's weights."""
     preparation.tokenizers.save(target)
     save_config(model, target)
 
 
 def build(run: Run, checkpoint: Path | None, accumulate: int) -> Training:
-    """Makes the model with new weights, its tasks, and the trainer around them, where a checkpoint is in the data."""
+    """Makes the model with new weights, its tasks and the trainer, which begins where the checkpoint is in the data."""
     recipe, preparation = run.recipe, run.preparation
     recipe = dataclasses.replace(recipe, batch=dataclasses.replace(recipe.batch, accumulate=accumulate))
     args = arguments.training_arguments(recipe, run.output)
@@ -365,7 +365,7 @@ def last_checkpoint(run: Run) -> Path | None:
 
 
 def _check_checkpoint(checkpoint: Path, run: Run, training: Training) -> None:
-    """Refuses a budget that is spent, too few checkpoints to average, a model alone."""
+    """Refuses a checkpoint beyond the budget, too few checkpoints to average, and one without an optimizer's state."""
     done, steps = checkpoints.step_of(checkpoint), training.steps
     if done > steps:
         raise UserError(
@@ -423,7 +423,7 @@ def train(run: Run, training: Training, checkpoint: Path | None) -> None:
 
 
 def alphas(run: Run, trainer: TranslationTrainer, goes_on: bool) -> dict[str, float]:
-    """Returns how inputs are rounded in this run: as the weights that it began with ask, on its development set."""
+    """Returns the alphas of this run: calibrated on the development set when it begins, then read from its folder."""
     path = run.output / folder.ALPHAS
     if run.is_main and not (goes_on and path.is_file()):
         dev = next((each for each in trainer.dev_sets if each.sources), None)
@@ -435,11 +435,11 @@ def alphas(run: Run, trainer: TranslationTrainer, goes_on: bool) -> dict[str, fl
 
 
 def kinds_of_products(run: Run, goes_on: bool) -> frozenset[str]:
-    """Returns the kinds of products that oneDNN computes since this run began; warns of another processor or choice."""
+    """Returns the kinds of products that oneDNN computes in this run; warns where the processor or library changed."""
     path = run.output / folder.PRODUCTS
     if run.is_main and not goes_on:
         write_json(path, matmul_backends.record())
-    # None of a run that began on a GPU; on all machines what the first one has.
+    # All processes take those of the first one; a run that began on a GPU has no such file.
     kept = read_json(path, {"onednn": [str], "processor": str}) if run.is_main else {}
     began = of_main(kept or {"onednn": []})
     with matmul_backends.using(frozenset(began["onednn"])):
@@ -503,17 +503,14 @@ def score(run: Run, training: Training, models: Mapping[str, Path]) -> Results:
         extra = {**described.extra, "checkpoints": steps[name]}
         own = dataclasses.replace(described, scores={}, outputs={}, extra=extra)
         results[name] = score_model(run, made, name, model, pairs, own)
-    if texts:
-        measured = {name: losses(model, run, training, texts) for name, model in models.items()}
-        for name, numbers in measured.items():
-            results[name].extra["perplexity"] = numbers
-            results[name].write(models[name] / RESULTS)
-        cells = {
-            (test, model): {name.replace("_", " "): f"{numbers[name]:.3f}" for name in COLUMNS if name in numbers}
-            for model, each in measured.items()
-            for test, numbers in each.items()
-        }
-        run.console.print(_table(cells, "perplexity"))
+    for name, model in models.items() if texts else ():
+        measured = results[name].extra["perplexity"] = losses(model, run, training, texts)
+        results[name].write(model / RESULTS)
+        for test, numbers in measured.items():
+            shown = (
+                f"{number.replace('_', ' ')} {numbers[number]:.3f}" for number in PERPLEXITIES if number in numbers
+            )
+            run.tell(f"{test}, {name}: {', '.join(shown)}")
     made.note("tests", digest_of_texts(tests))
     results["average"].write(run.output / RESULTS)
     if pairs:
@@ -523,7 +520,7 @@ def score(run: Run, training: Training, models: Mapping[str, Path]) -> Results:
 
 
 def _described(run: Run, trainer: TranslationTrainer) -> Results:
-    """Returns a results file without scores: all that it says of the training."""
+    """Returns a results file that describes the training, without scores."""
     recipe, content, state = run.recipe, run.recipe.to_dict(), last_state(run)
     meter, train = state["meter"], run.preparation.reports()
     seconds = max(meter["seconds"], 1e-9)
@@ -536,7 +533,7 @@ def _described(run: Run, trainer: TranslationTrainer) -> Results:
             "steps": state["global_step"],
             "epochs": round(state["epoch"], 3),
             "seconds": round(meter["seconds"], 1),
-            # The meter is the main process's; the others do as much.
+            # Measured by the main process; each other process takes as long.
             "cpu_minutes": round(meter["cpu_seconds"] * trainer.args.world_size / 60, 2),
             "target_tokens": meter["tokens"],
             "processes": trainer.args.world_size,
@@ -577,7 +574,7 @@ def score_model(
 
 
 def _translations(run: Run, made: MadeFrom, name: str, model: Path, test: RawPairs) -> list[str]:
-    """Returns the translations: those of before if nothing that they depend on changed."""
+    """Returns the translations of a test set: the stored ones, unless something that they depend on changed."""
     from hf_mlnmt.generation import TranslationPipeline
 
     kept = run.output / "translations" / file_name(f"{test.name}.{name}.{test.language}")
@@ -613,45 +610,33 @@ def losses(path: Path, run: Run, training: Training, tests: Sequence[RawPairs]) 
     return measured
 
 
-CAPTION = (
-    "cased: detokenised text as it is, sacreBLEU 13a; classic: lower-cased, Moses-normalised and -tokenised. "
-    "95 % intervals and signatures: results.json."
-)
+PERPLEXITIES = ("per_subword", "per_word", "bits_per_byte", "loss", "per_predicted_token")  # that are shown
 
 
 def table_of(results: Mapping[str, Results]) -> Table:
-    """Returns a table of the scores of both protocols; signatures are in the results files."""
+    """Returns a table of the scores, a row for each test set and model; intervals and signatures are in the results."""
     cells = {
         (test, model): {
             f"{protocol}\n{with_arrow(metric)}": f"{value['score']:.2f}"
-            for protocol, metrics in protocols.items()
+            for protocol, metrics in each.scores[test].items()
             for metric, value in metrics.items()
         }
+        for test in dict.fromkeys(test for each in results.values() for test in each.scores)
         for model, each in results.items()
-        for test, protocols in each.scores.items()
+        if test in each.scores
     }
-    return _table(cells, "scores", CAPTION)
-
-
-COLUMNS = ("per_subword", "per_word", "bits_per_byte", "loss", "per_predicted_token")
-
-
-def _table(cells: Mapping[tuple[str, str], Mapping[str, str]], title: str, caption: str = "") -> Table:
-    """Returns a table with a row for each (test set, model) and a column for each name of a number."""
-    tests = list(dict.fromkeys(test for test, _ in cells))
     columns = list(dict.fromkeys(column for row in cells.values() for column in row))
-    by_test = sorted(cells, key=lambda key: tests.index(key[0]))
-    rows = [[*key, *(cells[key].get(column, "") for column in columns)] for key in by_test]
-    return Table(["test set", "model", *map(Number, columns)], rows, title, caption)
+    rows = [[*key, *(row.get(column, "") for column in columns)] for key, row in cells.items()]
+    return Table(["test set", "model", *map(Number, columns)], rows, "scores", f"{'; '.join(TITLES.values())}.")
 
 
 def train_in_rounds(
     run: Run, rounds: Mapping[str, PlannedRound], dry_run: bool, watcher: Watcher | None
 ) -> dict[str, Results] | None:
-    """Runs every round in its turn; in a dry run without what is not translated yet."""
+    """Runs the rounds one after the other; a dry run leaves out corpora that are still to be translated."""
     watcher = watcher or Watcher(run.tell)
     results = {}
-    for planned in rounds.values():  # else a missing text is found only after the rounds before it
+    for planned in rounds.values():  # before the first round: a missing text is found at once
         for path in planned.files(run.data):
             next(read_lines(path), None)
     for planned in rounds.values():

@@ -6,31 +6,28 @@ Research to Production and Back". The objective is in distillation.py, the engin
 
 from __future__ import annotations
 
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.common.languages import check_direction, direction_of
 from hf_mlnmt.common.model_folder import check_name, fetch_small_files
 from hf_mlnmt.data.corpus import FILES
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.tokenizer import languages_of, load_tokenizers
 from hf_mlnmt.data.words import words
-from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.synthetic.methods import USUAL, Method
 from hf_mlnmt.generation.translating.fusing import fuse_folders
 from hf_mlnmt.recipe import sizes
-from hf_mlnmt.training.dry_run import duration
 
 if TYPE_CHECKING:
     from hf_mlnmt.training.pair import TwoFiles
 
+STUDENT, INT8 = "student", "int8"  # the rounds of a student
+STUDENTS = {"student-tiny": "ssru", "student-base": "ssru", "student-self-attention": "transformer"}  # of each shape
 TEACHER = "teacher"  # several teachers as one model
-SAMPLE = 64  # lines that the teacher translates to be timed
 WINDOW = 512  # lines that an interruption may cost
-METHOD = Method("beam")
 
 
 def plan(
@@ -41,7 +38,7 @@ def plan(
     texts: list[str],
     machine: sizes.Machine,
 ) -> list[str]:
-    """Makes a student's rounds of a recipe's content; returns its choices, and what translating will cost, in words.
+    """Makes a student's rounds of a recipe's content; returns its choices in words.
 
     Args:
         folders: where files are written now, and where they will be when the recipe is run.
@@ -71,28 +68,75 @@ def plan(
         "model": teacher,
         "text": texts,
         "forward": True,
-        "method": METHOD.to_dict(),
+        "method": Method("beam").to_dict(),
         "settings": {"drop": drop, "references": references, "reverse": asked.reverse, "window": WINDOW, **told[0]},
     }
     making, held = folders
     files = [data / text for text in texts]
-    corpus, sample = _measured([making / file.name if file.parent == held else file for file in files])
-    lines += sizes.for_student(content, str(asked.student), list(asked.teachers), translate, corpus, machine)
-    if sizes.INT8 in content["rounds"]:
+    counts = [
+        len(words(line)) + 1
+        for file in files
+        for line in read_lines(making / file.name if file.parent == held else file)
+    ]
+    corpus = sizes.Measured(len(counts), sum(counts))
+    lines += student_rounds(content, str(asked.student), list(asked.teachers), translate, corpus, machine)
+    if INT8 in content["rounds"]:
         run, dev = folders[1].parent, data / content["data"]["dev"]["files"]["source"]
         lines.append(
-            f"Firefox's engines, when it is trained: hf-mlnmt export {run / sizes.INT8}/average -o {run}/firefox "
-            f"--format firefox --calibrate {dev} --shortlist-text {run}/{sizes.STUDENT}.synthetic/{FILES['source']} "
+            f"Firefox's engines, when it is trained: hf-mlnmt export {run / INT8}/average -o {run}/firefox "
+            f"--format firefox --calibrate {dev} --shortlist-text {run}/{STUDENT}.synthetic/{FILES['source']} "
             f"--shortlist-teacher {teacher}"
         )
-    pipeline, begin = TranslationPipeline.from_pretrained(there), time.perf_counter()
-    pipeline.translate_lines(sample, decoding=METHOD.decoding().with_keywords(told[0]))
-    speed = _count(sample) / (time.perf_counter() - begin)
-    return [
-        *lines,
-        f"teacher: {speed:,.0f} words/s ({len(sample)} lines, {METHOD.beams} beams, {pipeline.model.device}); "
-        f"{corpus.words:,} words: about {duration(corpus.words / speed)}; --dry-run estimates the training",
+    return lines
+
+
+def student_rounds(
+    content: dict[str, Any],
+    shape: str,
+    teachers: list[str],
+    translate: dict[str, Any],
+    corpus: sizes.Measured,
+    machine: sizes.Machine,
+) -> list[str]:
+    """Makes a student's rounds of a recipe's content; returns the choices in words.
+
+    teachers: for the objective. translate: keys of the synthetic corpus. corpus: of all that is translated.
+    """
+    if shape not in STUDENTS:
+        raise UserError(f"--student {shape}: unknown{suggest(shape, STUDENTS)}; known: {', '.join(STUDENTS)}.")
+    chosen, system = sizes.choose(corpus, machine)[0], STUDENTS[shape]
+    steps = chosen["budget"]["steps"]
+    last, keep = max(1, steps // 8), {"keep": 4, "average": 4}
+    content |= {name: chosen[name] for name in ("batch", "precision", "evaluation")}
+    content |= {
+        "model": {"system": system, "shape": shape},
+        "objective": {"name": "distillation", "teacher": teachers, "alignment": 0.1},
+        "tokenizer": {**chosen["tokenizer"], "kind": "unigram", "keep": ["digits"]},
+        "optimizer": {"name": "adamw", "learning_rate": 2.0e-3, "weight_decay": 0.1},
+        "schedule": {"name": "cosine", "warmup": max(1, min(1000, steps // 5))},
+        "budget": {"steps": steps},
+        "evaluation": {**chosen["evaluation"], "every": max(1, steps // 8)},
+        "checkpoints": keep,
+        "rounds": {STUDENT: {"alone": True, "translate": translate}},
+    }
+    lines = [
+        f"student: {system}, {shape} shape, {content['tokenizer']['vocab_size']:,} unigram subwords, a size as for "
+        f"{corpus.pairs:,} pairs; not measured at this size",
+        f"objective: cross-entropy on the teacher's translations (Kim and Rush 2016), and 0.1 of guided alignment by "
+        f"the attention of {teachers[0]} (Chen et al. 2016)",
+        f"steps: {steps:,} with learning rate 0.002, cosine",
     ]
+    if system == "ssru":
+        tuning = {
+            "precision": {"int8": True, "dtype": "float32"},
+            "optimizer": {"learning_rate": 2.0e-4},
+            "schedule": {"name": "cosine", "warmup": max(1, last // 10)},
+            "budget": {"steps": last},
+            "evaluation": {"every": max(1, last // 4)},
+        }
+        content["rounds"][INT8] = {"after": STUDENT, "recipe": tuning}
+        lines.append(f"int8: {last:,} steps more, rounded in the forward pass as the engines round, at a tenth of that")
+    return lines
 
 
 def _check_teacher(name: str, source: str, target: str) -> dict[str, str]:
@@ -107,18 +151,3 @@ def _check_teacher(name: str, source: str, target: str) -> dict[str, str]:
     if target not in known:
         raise UserError(f"--teacher {name}: knows {', '.join(known)}, and not {target}. Give one that does.")
     return {"source_language": source, "target_language": target}
-
-
-def _measured(files: list[Path]) -> tuple[sizes.Measured, list[str]]:
-    """Returns how many lines and words files have, and their first lines."""
-    lines = count = 0
-    sample: list[str] = []
-    for line in (line for file in files for line in read_lines(file)):
-        lines, count = lines + 1, count + _count([line])
-        if len(sample) < SAMPLE and line.strip():
-            sample.append(line)
-    return sizes.Measured(lines, count), sample
-
-
-def _count(lines: list[str]) -> int:
-    return sum(len(words(line)) + 1 for line in lines)

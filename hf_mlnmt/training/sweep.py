@@ -32,7 +32,7 @@ from hf_mlnmt.recipe.reading import Recipe, find_recipe, parse_yaml, read_recipe
 from hf_mlnmt.training import folder
 from hf_mlnmt.training.callbacks import SIGNALS, handled
 from hf_mlnmt.training.dry_run import duration
-from hf_mlnmt.training.preflight import Preflight, check_before, model
+from hf_mlnmt.training.preflight import check_before, model
 from hf_mlnmt.training.preparation import Preparation
 
 MOST = 10_000  # values of a range; more is a slip of the pen
@@ -133,8 +133,8 @@ def check_points(jobs: Sequence[Job], data: Path, warn: Callable[[str], None] | 
             if warn:
                 for warning in check_before(preparation):
                     warn(f"{job.name}: {warning}")
-            elif preparation.recipe.tokenizer.path is None:
-                model(Preflight(preparation))
+            elif preparation.trains_tokenizer:
+                model(preparation)
 
 
 def state_of(root: Path, job: Job) -> str:

@@ -108,7 +108,7 @@ def lasting_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in lasting)
 
 
-ORDER = 4  # beside the seed, so that the order of the tasks is drawn apart from what else is drawn by it
+ORDER = 4  # added to the seed: the order of the tasks is drawn independently of all else
 
 
 class TaskSchedule:
@@ -167,7 +167,7 @@ _BITS = 32  # of a place's fraction
 
 
 def _mark(cycle: Any) -> Any:
-    """Returns where the marks of a cycle begin: the fraction of its number times the golden ratio, in 2 ** -32."""
+    """Returns where the marks of a cycle begin: the fractional part of cycle / golden ratio, in units of 2 ** -32."""
     return cycle * 2654435769 % 2**_BITS
 
 
@@ -181,7 +181,7 @@ def whole_numbers(shares: Sequence[float]) -> list[int]:
 
 
 def seed_of(seed: int, number: int) -> int:
-    """Returns the seed of the task with this number; of the first it is `seed` itself."""
+    """Returns the seed of the task with this number; the first task has `seed` itself."""
     return int(np.random.SeedSequence([seed, number]).generate_state(1)[0]) if number else seed
 
 
@@ -202,9 +202,9 @@ class TaskBatchSampler(Sampler[tuple[int, list[int], int]]):
         self.begin_at(0, 0, [0] * len(self.samplers))
 
     def begin_at(self, step: int, places: int, batches: Sequence[int]) -> None:
-        """Lets `step` be where a training was that had other processes: at these places, so many batches of each task.
+        """Goes on at `step` of a training that may have had another number of processes.
 
-        All of them together had seen the batches; each process had been at the places of the schedule.
+        places: of the schedule, that each process had come to. batches: of each task, that all processes had seen.
         """
         self.start = step * self.accumulation
         self.shift = places - self.start
@@ -212,7 +212,7 @@ class TaskBatchSampler(Sampler[tuple[int, list[int], int]]):
         self.before = [seen - count * world for seen, count in zip(batches, self.schedule.seen(places))]
 
     def reached(self, step: int) -> dict[str, Any]:
-        """Returns the places and batches at which the training is after so many steps: what `begin_at` takes."""
+        """Returns the arguments `places` and `batches` of `begin_at` after so many steps."""
         places = step * self.accumulation + self.shift
         firsts = [self._first(task, count) for task, count in enumerate(self.schedule.seen(places))]
         return {"places": places, "batches": firsts}
@@ -318,14 +318,14 @@ def task_loader(tasks: Sequence[Task], sampler: TaskBatchSampler, args: Training
 
 
 class Ahead(Iterator[Any]):
-    """Yields what an iterator does, in its order, which a thread makes while the latest ones are used.
+    """Yields the items of an iterator in order; a thread makes the next ones in advance.
 
-    count: so many wait at most. device: a card, in whose memory's reach they are.
+    count: the most items that wait. device: where the thread pins memory.
     """
 
     def __init__(self, iterator: Iterator[Any], device: torch.device, count: int = 2) -> None:
         self.iterator, self.count = iterator, count
-        # Or memory would be pinned for the first card.
+        # A new thread would pin memory for the first GPU.
         begin = partial(torch.cuda.set_device, device) if device.type == "cuda" else None
         self._thread = ThreadPoolExecutor(1, "batches", begin)
         self._waiting: deque[Future] = deque()

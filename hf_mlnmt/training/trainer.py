@@ -65,7 +65,7 @@ class TaskLosses(nn.Module):
         self.model = model
         self.objectives = {task.name: task.objective for task in tasks}
         self.computing = HalfWeights(model).cast if rounded is None else rounded.computing
-        self.listed: list[nn.Parameter] = []  # when steps begin: wrappers may put others in their places
+        self.listed: list[nn.Parameter] = []  # filled at the first step: wrappers may replace parameters before it
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         """Yields the parameters; all as they are listed, since Trainer asks for them twice a step."""
@@ -308,8 +308,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         self._objectives = {task.name: task.objective for task in self.tasks}
         self._ahead: Ahead | None = None
         self._parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        self._began: dict[str, Any] | None = None  # where in the data, see `go_on_in_data`
-        self._sampler: TaskBatchSampler | None = None  # which takes seconds for millions of sentences
+        self._began: dict[str, Any] | None = None  # the place in the data where a training goes on (`go_on_in_data`)
+        self._sampler: TaskBatchSampler | None = None  # made once: that takes seconds for millions of sentences
         self.rounded: RoundedProducts | None = None  # what steps compute in int8
 
     # Data
@@ -363,7 +363,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     def compute_loss(
         self, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Computes a task's loss; multiplied back where gradients are averaged. num_items_in_batch: task -> items."""
+        """Computes a task's loss, times the processes if gradients are averaged. num_items_in_batch: by task."""
         if return_outputs:
             return super().compute_loss(model, inputs, True, num_items_in_batch)
         task, batch = _split(inputs)
@@ -403,7 +403,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         others = args.world_size > 1 or args.fp16 or args.torch_compile or args.torch_empty_cache_steps
         if not self.batches.buckets or others or not is_cuda(args.device):
             return False
-        dropped = ("encoder_layerdrop", "decoder_layerdrop", "layerdrop")  # by draws on the CPU
+        dropped = ("encoder_layerdrop", "decoder_layerdrop", "layerdrop")  # layers are drawn on the CPU
         checkpointing = getattr(model, "is_gradient_checkpointing", False)
         return not checkpointing and not any(getattr(model.config, name, 0) for name in dropped)
 
@@ -467,7 +467,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             self._read_ahead(None)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds speed and the named parts of the loss."""
+        """Logs, with the speed and the named parts of the loss."""
         if "loss" in logs:
             self.guard.check()
             logs.update(self.meter.interval(self.state.global_step))
@@ -538,7 +538,7 @@ class TranslationTrainer(Seq2SeqTrainer):
                     self._rotate(run)
                 self.accelerator.wait_for_everyone()
             finally:
-                shutil.rmtree(staging, ignore_errors=True)  # a full disk may lack its space
+                shutil.rmtree(staging, ignore_errors=True)  # frees its space, which a full disk needs
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
 
@@ -584,7 +584,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         checkpoints.rotate(run, keep | {max(steps), self.state.best_global_step or max(steps)})
 
     def scheduled(self, steps: Sequence[int]) -> list[int]:
-        """Filters the steps whose checkpoints count: ends of cycles, or multiples of save_steps and the last."""
+        """Returns the steps whose checkpoints count: ends of cycles, or multiples of save_steps and the last."""
         ends = self.schedule.ends(self.state.max_steps) if self.schedule is not None else []
         if ends:
             return sorted(set(steps) & set(ends))

@@ -40,13 +40,13 @@ def introduce() -> None:
 
 
 def name_configs(table: Any) -> None:
-    """Put the configs' names into Transformers' table, the module configuration_auto."""
+    """Puts the configs' names into Transformers' table, the module configuration_auto."""
     for architecture in architectures():
         table.CONFIG_MAPPING_NAMES[architecture.model_type] = f"{architecture.prefix}Config"
 
 
 def register_models(_: Any = None) -> None:
-    """Import all models, register their classes, and give them the faster search and products."""
+    """Imports all models, registers their classes, and gives them the faster search and matrix products."""
     import transformers
 
     from hf_mlnmt.common import matmul_backends
@@ -96,7 +96,7 @@ def warn_of_unknown_layers(tuners: Any) -> None:
 
 
 class _Introduction(MetaPathFinder):
-    """Finds the modules transformers.models.mlnmt_*, and does what is to be done after the import of some others."""
+    """Finds the modules transformers.models.mlnmt_*, and calls a function after the import of some other modules."""
 
     def __init__(self) -> None:
         self.afterwards: dict[str, Callable[[Any], None]] = {
@@ -143,7 +143,7 @@ class _ThenCall(Loader):
         return self.loader.create_module(spec)  # type: ignore[no-any-return]
 
     def exec_module(self, module: ModuleType) -> None:
-        # From here on the module says that its own loader made it, as without us.
+        # The module shall show its own loader, as if we had not been there.
         module.__loader__ = self.loader
         if module.__spec__ is not None:
             module.__spec__.loader = self.loader

@@ -37,14 +37,12 @@ class Architecture:
     <prefix>ForConditionalGeneration, <prefix>ForCausalLM. With `encoder_heads` also <prefix>ForMaskedLM and
     <prefix>ForCausalLM, the encoder alone; the baseline's are in encoder_models.py.
 
-    `beyond`: what they have that the baseline lacks, as a noun. `over_dual_context`: the same with an encoder of the
-    dual contextual module, what `<system>+enc-dc` stands for; None where the two cannot be combined.
+    `over_dual_context`: the same with an encoder of the dual contextual module; None where the two cannot be combined.
     """
 
     model_type: str
     module: str
     prefix: str
-    beyond: str = ""
     over_dual_context: Architecture | None = None
     kind: Kind = "translation"
     encoder_heads: bool = True
@@ -79,15 +77,13 @@ class Architecture:
         suffixes = {self.auto_class: HEADS[self.kind][1], **(ENCODER_HEADS if self.encoder_heads else {})}
         return {auto_class: self._class(suffix) for auto_class, suffix in suffixes.items()}
 
-    def classes_of(self, model_class: Any) -> dict[str, Any]:
-        """Returns what a folder of a model of a class needs, by names of Auto classes; imports the models."""
-        name = next(name for name, cls in self.heads.items() if cls.__name__ == model_class.__name__)
-        classes = {"AutoConfig": self.config_class, name: self.heads[name]}
-        return classes if name != self.auto_class else {**classes, "AutoModel": self.base_class}
-
     def pointers(self, model_class: Any = None) -> dict[str, str]:
-        """Returns config.json's `auto_map`, where the code is; without `model_class`, of a model with a head."""
-        classes = self.classes_of(model_class or self.head_class)
+        """Returns config.json's `auto_map`, where the code of a model's class is; by default of the whole model."""
+        wanted = (model_class or self.head_class).__name__
+        name, head = next((name, head) for name, head in self.heads.items() if head.__name__ == wanted)
+        classes = {"AutoConfig": self.config_class, name: head}
+        if name == self.auto_class:
+            classes["AutoModel"] = self.base_class
         return {name: f"{cls.__module__.split('.')[-1]}.{cls.__name__}" for name, cls in classes.items()}
 
     def _class(self, suffix: str) -> Any:
@@ -110,79 +106,29 @@ class System:
     """What it is."""
 
 
+# What `<system>+enc-dc` stands for.
+_OVER_AGGREGATION = Architecture("mlnmt-dual-context-aggregation", "combinations", "DualContextAggregation")
+_OVER_ATTENTION = Architecture("mlnmt-dual-context-multi-layer", "combinations", "DualContextMultiLayer")
+_OVER_SUPERVISION = Architecture("mlnmt-dual-context-supervision", "combinations", "DualContextSupervision")
+
 TRANSFORMER = Architecture("mlnmt-transformer", "transformer", "Transformer")
-AGGREGATION = Architecture(
-    "mlnmt-aggregation",
-    "aggregation",
-    "Aggregation",
-    beyond="a decoder that reads several of the encoder's layers (it hands over the last one only)",
-    over_dual_context=Architecture(
-        "mlnmt-dual-context-aggregation",
-        "combinations",
-        "DualContextAggregation",
-        beyond="a decoder that reads several of the encoder's layers, and the dual contextual module",
-    ),
-)
+AGGREGATION = Architecture("mlnmt-aggregation", "aggregation", "Aggregation", _OVER_AGGREGATION)
 MULTI_LAYER_ATTENTION = Architecture(
-    "mlnmt-multi-layer-attention",
-    "multi_layer_attention",
-    "MultiLayerAttention",
-    beyond="attention over several of the encoder's layers",
-    over_dual_context=Architecture(
-        "mlnmt-dual-context-multi-layer",
-        "combinations",
-        "DualContextMultiLayer",
-        beyond="attention over several of the encoder's layers, and the dual contextual module",
-    ),
+    "mlnmt-multi-layer-attention", "multi_layer_attention", "MultiLayerAttention", _OVER_ATTENTION
 )
 MULTI_LEVEL_SUPERVISION = Architecture(
-    "mlnmt-multi-level-supervision",
-    "multi_level_supervision",
-    "MultiLevelSupervision",
-    beyond="auxiliary decoders that the main decoder reads (information_fusion)",
-    over_dual_context=Architecture(
-        "mlnmt-dual-context-supervision",
-        "combinations",
-        "DualContextSupervision",
-        beyond="the dual contextual module (a convolution and a second attention in each layer)",
-    ),
+    "mlnmt-multi-level-supervision", "multi_level_supervision", "MultiLevelSupervision", _OVER_SUPERVISION
 )
-DUAL_CONTEXT = Architecture(
-    "mlnmt-dual-context",
-    "dual_context",
-    "DualContext",
-    beyond="the dual contextual module (a convolution and a second attention in each layer)",
-)
+DUAL_CONTEXT = Architecture("mlnmt-dual-context", "dual_context", "DualContext")
 EXTENDED_CROSS_ATTENTION = Architecture(
-    "mlnmt-extended-cross-attention",
-    "extended_cross_attention",
-    "ExtendedCrossAttention",
-    beyond="attention over the source that reads embeddings or its own earlier decisions",
+    "mlnmt-extended-cross-attention", "extended_cross_attention", "ExtendedCrossAttention"
 )
-SSRU = Architecture(
-    "mlnmt-ssru",
-    "ssru",
-    "SSRU",
-    beyond="a decoder whose layers have a recurrent unit (SSRU) in place of self-attention",
-    encoder_heads=False,  # its encoder is the baseline's
-)
-RNN = Architecture(
-    "mlnmt-rnn",
-    "rnn",
-    "RNN",
-    beyond="a BiLSTM encoder and an LSTM decoder with Luong's attention",
-    encoder_heads=False,
-)
-BRIDGE = Architecture(
-    "mlnmt-bridge",
-    "bridge",
-    "Bridge",
-    beyond="an encoder or decoder for each language, and an attention bridge",
-    encoder_heads=False,
-)
+SSRU = Architecture("mlnmt-ssru", "ssru", "SSRU", encoder_heads=False)  # its encoder is the baseline's
+RNN = Architecture("mlnmt-rnn", "rnn", "RNN", encoder_heads=False)
+BRIDGE = Architecture("mlnmt-bridge", "bridge", "Bridge", encoder_heads=False)
 LANGUAGE_MODEL = Architecture("mlnmt-lm", "language_model", "DecoderOnly", kind="language-model", encoder_heads=False)
 # Made of the folders of other models (`hf_mlnmt.fuse`), so there is no system to give `config_for`.
-FUSION = Architecture("mlnmt-fusion", "fusion", "Fusion", "several models", encoder_heads=False)
+FUSION = Architecture("mlnmt-fusion", "fusion", "Fusion", encoder_heads=False)
 
 
 def _supervised(name: str) -> System | None:
@@ -344,7 +290,7 @@ def _of_class(config_class: Any) -> Architecture:
     package, _, module = config_class.__module__.rpartition(".")
     prefix, beside = config_class.__name__.removesuffix("Config"), sys.modules[config_class.__module__]
     kind: Kind = "translation" if hasattr(beside, prefix + HEADS["translation"][1]) else "language-model"
-    return Architecture(config_class.model_type, module, prefix, "parts of its own", None, kind, False, package)
+    return Architecture(config_class.model_type, module, prefix, None, kind, False, package)
 
 
 def architectures() -> Iterator[Architecture]:

@@ -351,22 +351,6 @@ def test_a_start_goes_on_where_one_was_stopped(many, tokenizers, tmp_path, monke
         assert again.meta["fingerprint"] == whole.meta["fingerprint"]
 
 
-def test_what_was_opened_while_it_grew_is_read_under_its_name_too(many, tokenizers, tmp_path):
-    opened = []
-
-    def hear(done, total):
-        if done == 190:
-            opened.append(Encoded(tmp_path / "data.part"))
-
-    whole = encode_corpus(many, tmp_path, tokenizers, tmp_path / "data", None, None, 1, hear)
-    assert [item["labels"].tolist() for item in opened[0]] == [whole[i]["labels"].tolist() for i in range(160)]
-    with pytest.raises(FileNotFoundError):
-        shutil.copytree(tmp_path / "data", tmp_path / "data.other")
-        other = Encoded(tmp_path / "data.other")
-        shutil.rmtree(tmp_path / "data.other")
-        _ = other[0]
-
-
 def test_long_texts_make_small_chunks(tokenizers, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "_LONG", 90)
     monkeypatch.setattr(encoding, "_SHARD", 3)

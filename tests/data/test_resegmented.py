@@ -178,7 +178,7 @@ def test_a_dry_run_says_so(tmp_path: Path):
         ({"bpe_dropout": 1.0}, {}, "below 1, not 1.0"),
         ({"bpe_dropout": -0.1}, {}, "at least 0, not -0.1"),
         ({"bpe_dropout_epochs": 3}, {}, "set that too"),
-        ({"bpe_dropout": 0.1, "bpe_dropout_epochs": 0}, {}, "must be 1 or more"),
+        ({"bpe_dropout": 0.1, "bpe_dropout_epochs": 0}, {}, "must be above 0"),
         (
             {"bpe_dropout": 0.1},
             {"tokenizer": {"vocab_size": 60, "kind": "unigram", "byte_fallback": False}},

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.keys import build as build_section
 from hf_mlnmt.data.encoding import build, encode_corpus, filtered
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.processing import TextProcessing
@@ -77,7 +78,7 @@ def test_bad_lines(tmp_path):
 )
 def test_bad_specs(fields, message):
     with pytest.raises(UserError, match=message):
-        TextSpec(**fields)
+        build_section(TextSpec, fields, "text")
 
 
 @pytest.mark.parametrize("side", ["source", "target"])

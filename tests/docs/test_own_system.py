@@ -89,7 +89,7 @@ def test_every_door_opens_with_trust_alone(trained, tmp_path):
     trusting_verbs = [[*words, "--trust-remote-code"] for words in verbs]
     run(folder, trusting_verbs[:-1], expected=0)
     (said,) = run(folder, trusting_verbs[-1:], expected=1)
-    assert "CTranslate2, which lacks parts of its own" in said
+    assert "CTranslate2, which lacks its parts beyond the baseline" in said
     assert {path.name for path in (folder / "gate").glob("*.py")} == {"gate.py", "temper.py"}
 
 

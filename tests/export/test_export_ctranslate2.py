@@ -14,9 +14,9 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.export import export
 from hf_mlnmt.export.check import Sentences, generate
-from hf_mlnmt.export.ctranslate2 import ACTIVATIONS, write
 from hf_mlnmt.export.exporting import check_ctranslate2 as check
 from hf_mlnmt.export.exporting import exportable_to_ctranslate2 as exportable
+from hf_mlnmt.generation.translating.ctranslate2 import ACTIVATIONS, write
 from hf_mlnmt.generation.translating.loading import load
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="pip install 'hf-mlnmt[export]'")
@@ -126,13 +126,13 @@ def test_multi_level_supervision_goes_as_its_main_decoder(tmp_path):
 @pytest.mark.parametrize(
     ("system", "lacks"),
     [
-        ("transparent", "several of the encoder's layers"),
-        ("m-00", "attention over several"),
-        ("ms-1-aif", "information_fusion"),
-        ("fertility", "earlier decisions"),
-        ("dec-dc", "dual contextual"),
-        ("ms-1+enc-dc", "dual contextual"),
-        ("s-agg+enc-dc", "and the dual contextual module"),
+        ("transparent", "its own weighted sum of the encoder layers"),
+        ("m-00", "attends to all encoder layers"),
+        ("ms-1-aif", "read by the main decoder"),
+        ("fertility", "how much of each word it has used up"),
+        ("dec-dc", "target prefix and to its local context"),
+        ("ms-1+enc-dc", "to its local context"),
+        ("s-agg+enc-dc", "over a dual-context encoder"),
     ],
 )
 def test_other_systems_are_refused_with_the_reason_and_the_way_out(system, lacks, tmp_path):

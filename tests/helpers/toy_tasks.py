@@ -162,6 +162,15 @@ def by_hand(trainer: TranslationTrainer, sampler: Any, steps: int) -> nn.Module:
     return model
 
 
+def assert_by_hand(weights: dict[str, Tensor], trainer: TranslationTrainer, sampler: Any, steps: int) -> None:
+    """Compares trained weights with those of `by_hand`."""
+    expected = dict(by_hand(trainer, sampler, steps).named_parameters())
+    assert weights.keys() == expected.keys()
+    for name, tensor in weights.items():
+        # float64; Adam divides by a gradient's size, so that where it is nearly 0 rounding counts
+        torch.testing.assert_close(tensor, expected[name].detach(), rtol=1e-6, atol=1e-8, msg=name)
+
+
 SETTINGS: dict[str, Any] = {"max_steps": 12, "gradient_accumulation_steps": 2, "max_grad_norm": 0.0, "logging_steps": 1}
 
 

@@ -114,7 +114,8 @@ def test_copies_of_the_source_are_let_go(monkeypatch):
     monkeypatch.setattr(search, "run", lambda *a: (held.append(a[-1]["encoder_outputs"]), run(*a))[1])
     look = lambda: seen.append(any(isinstance(x, torch.Tensor) for x in held[0].values()))  # noqa: E731
     monkeypatch.setattr(search.loop.SearchBatch, "step", lambda self, *a: (look(), step(self, *a))[1])
-    decode(toy(), **sources((6, 1, 4)), num_beams=3, max_new_tokens=3)
+    given = dict(zip(("inputs", "attention_mask"), sources((6, 1, 4)).values()))  # by a name that is not prepared
+    decode(toy(), **given, num_beams=3, max_new_tokens=3)
     assert seen == [False, False]
 
 

@@ -91,6 +91,11 @@ def test_the_order_of_the_batches_changes_every_epoch():
     assert orders[0] != orders[1] != orders[2] != orders[0]
 
 
+def members(sampler: TokenBatchSampler, step: int) -> list[list[int]]:
+    firsts = range(step * sampler.group, (step + 1) * sampler.group, sampler.world_size)
+    return [batch for first in firsts for batch in sampler.following(first)]
+
+
 def test_a_batch_is_named_by_step_alone():
     source, target = captions(300)
     ranks = [TokenBatchSampler(source, target, 200, world_size=2, rank=rank, accumulation=2) for rank in (0, 1)]
@@ -100,19 +105,19 @@ def test_a_batch_is_named_by_step_alone():
             sampler.set_epoch(step // steps)
         first = step % steps * 2
         mine = [list(sampler)[first : first + 2] for sampler in ranks]
-        assert ranks[0].members(step) == [mine[0][0], mine[1][0], mine[0][1], mine[1][1]]
+        assert members(ranks[0], step) == [mine[0][0], mine[1][0], mine[0][1], mine[1][1]]
 
 
 def test_two_processes_see_what_one_sees_in_two_accumulated_batches():
     source, target = captions(300)
     one = TokenBatchSampler(source, target, 200, accumulation=2)
     two = TokenBatchSampler(source, target, 200, world_size=2)
-    assert [one.members(step) for step in range(20)] == [two.members(step) for step in range(20)]
+    assert [members(one, step) for step in range(20)] == [members(two, step) for step in range(20)]
 
 
 def test_seed_decides():
     source, target = captions(300)
-    same = [TokenBatchSampler(source, target, 200, seed=seed).members(5) for seed in (1, 1, 2)]
+    same = [TokenBatchSampler(source, target, 200, seed=seed).following(5) for seed in (1, 1, 2)]
     assert same[0] == same[1] != same[2]
 
 
@@ -164,14 +169,14 @@ def test_a_large_epoch_is_made_window_by_window(more, monkeypatch):
         assert sorted(np.concatenate(batches)) == sorted(shown[epoch])
         sampler.set_epoch(epoch)
         assert list(sampler) == [batch.tolist() for batch in batches]
-        assert [sampler.at(epoch * len(sampler) + place)[0] for place in (0, 99, len(sampler) - 1)] == [
+        assert [sampler.following(epoch * len(sampler) + place)[0] for place in (0, 99, len(sampler) - 1)] == [
             batches[place].tolist() for place in (0, 99, -1)
         ]
     assert len({tuple(sorted(np.concatenate(batches[: len(batches) // 4]))) for batches in epochs}) == 3
     processes = [TokenBatchSampler(source, target, 300, world_size=2, rank=rank, **more) for rank in range(2)]
     for rank, process in enumerate(processes):
         assert list(process) == [batch.tolist() for batch in epochs[0][rank::2]]
-        assert process.at(len(process) - 2) == [batch.tolist() for batch in epochs[0][-4:-2]]
+        assert process.following(2 * len(process) - 4) == [batch.tolist() for batch in epochs[0][-4:-2]]
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 1000, 1025])

@@ -190,7 +190,7 @@ def test_a_long_set_to_be_scored_that_is_training_data(tmp_path, data, monkeypat
         write_recipe(tmp_path / "recipe.yaml"), ["data.dev.files={source: train.en, target: train.de}"]
     )
     preparation = Preparation(recipe, data, tmp_path / "run", lambda text: None, check=check)
-    (warning,) = preflight.corpora(preflight.Preflight(preparation))
+    (warning,) = preflight.corpora(preparation)
     assert "data.train train.en + train.de and data.dev are the same sentences" in warning
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
-from hf_mlnmt.cli.model.average import average
+from hf_mlnmt.cli.model import average
 from hf_mlnmt.cli.train import train
 from hf_mlnmt.training import average_checkpoints
 from hf_mlnmt.training.callbacks import Interrupted

@@ -94,7 +94,7 @@ def test_pruned_histories(member, model, batch, monkeypatch):
     pruned = []
     monkeypatch.setattr(transformer, "PRUNE_FROM", 16)
     prune = TransformerState.prune
-    monkeypatch.setattr(TransformerState, "prune", lambda self: (pruned.append(self.cache.slots), prune(self)))
+    monkeypatch.setattr(TransformerState, "prune", lambda self: (pruned.append(self.slots), prune(self)))
     arguments = {"num_beams": 4, "max_new_tokens": 20, "min_new_tokens": 18}
     assert_equal_loops(model, monkeypatch, **batch.encoder_inputs, **arguments)
     assert (len(pruned) > 1) == (member.system not in RECURRENT)  # whose state has one size, whatever the length

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from hf_mlnmt.data.tokenizer import Tokenizers
-from hf_mlnmt.zoo.systems import architecture_of
+from hf_mlnmt.zoo.systems import system_of
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +37,8 @@ def lacks(model: Any) -> str | None:
     """Returns what CTranslate2 lacks for this model; None if it is one that can be written."""
     config = model.config
     if config.model_type != "mlnmt-transformer":
-        architecture = architecture_of(config)
-        return architecture.beyond if architecture else "its parts beyond the baseline Transformer"
+        system = system_of(config)
+        return f"{system.title}: {system.clause}" if system else "its parts beyond the baseline Transformer"
     if config.activation_function not in ACTIVATIONS:
         return f"activation_function={config.activation_function}; it has {', '.join(ACTIVATIONS)}"
     if not isinstance(config.eos_token_id, int):

@@ -1,0 +1,169 @@
+"""Work on models: average checkpoints, fuse models, take auxiliaries out, calibrate confidences."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from hf_mlnmt.cli import options
+from hf_mlnmt.cli.options import SAMPLING, TRANSLATION, argument, decoding_options, option
+from hf_mlnmt.generation.translating.options import DecodingOptions
+
+PANEL = "Train"
+
+
+def average(
+    checkpoints: Annotated[list[Path], argument(..., "Model or checkpoint folders; or one run's folder, with --last.")],
+    output: options.ModelToWrite,
+    last: int | None = option(None, "Take the last N checkpoints of the run's folder.", min=1),
+    force: options.Force = False,
+) -> None:
+    """Average the weights of checkpoints of one architecture.
+
+    Config, tokenizers and generation settings are those of the last one named; the direction is kept in results.json.
+
+    Example:
+
+        hf-mlnmt model average runs/a --last 5 -o average-of-5
+    """
+    from hf_mlnmt.common.files import check_new_folder
+    from hf_mlnmt.training.checkpoints import checkpoints_to_average, write_model
+
+    check_new_folder(output, force, "config.json")
+    folders = checkpoints_to_average(checkpoints, last)
+    write_model(output, folders[-1], folders)
+    typer.echo(f"{output}: the average of {', '.join(map(str, folders))}", err=True)
+
+
+@decoding_options(*TRANSLATION, split="sentences")
+def calibrate(
+    model: Annotated[Path, argument(..., "Model folder: a run's average/ or best/.")],
+    source: options.Source,
+    reference: Annotated[Path, options.option(..., "Their references.", "--reference", "-r")],
+    *,
+    decoding: DecodingOptions,
+    device: options.Device = None,
+) -> None:
+    """Fit confidences to a development set, and keep them in the model's generation_config.json.
+
+    Translations are made as ever and compared with the references: `translate --confidence` then says how sure the
+    model is of each. Take sentences that the model was not trained on, 100 or more.
+
+    Example:
+
+        hf-mlnmt model calibrate runs/demo/average --source val.en.gz --reference val.de.gz
+    """
+    options.use_machine()
+    from hf_mlnmt.generation.choosing.confidence import calibrate_folder
+
+    found = calibrate_folder(model, source, reference, decoding, device)
+    typer.echo(f"{model}: calibrated on {found.sentences:,} sentences", err=True)
+
+
+def drop_auxiliaries(
+    model: Annotated[Path, argument(..., "Model folder of a system ms-...: a run's average/ or best/.")],
+    output: options.ModelToWrite,
+    auxiliary: int | None = option(
+        None, "Take the auxiliary decoder on this encoder layer, not the main one.", metavar="LAYER", min=1
+    ),
+    force: options.Force = False,
+) -> None:
+    """Drop the auxiliary decoders of a model with multi-level supervision: smaller, and it translates the same.
+
+    With auxiliary information fusion the main decoder reads its auxiliaries, so they cannot be dropped; each can still
+    be taken out by `--auxiliary`.
+
+    Example:
+
+        hf-mlnmt model drop-auxiliaries runs/ms-12.multi30k-ende/average -o plain
+    """
+    from hf_mlnmt.common.files import check_new_folder
+    from hf_mlnmt.export import write_single_decoder
+
+    check_new_folder(output, force, "config.json")
+    write_single_decoder(model, output, auxiliary)
+    what = "the main decoder" if auxiliary is None else f"the auxiliary decoder on encoder layer {auxiliary}"
+    typer.echo(f"{output}: {model} with {what} alone", err=True)
+
+
+def fuse(
+    models: Annotated[list[str], argument(..., "Model folders or Hub names: translation models and language models.")],
+    output: options.ModelToWrite,
+    alpha: float = option(1.0, "Scale of the translation models, 0 or more."),
+    beta: float = option(0.1, "Scale of the language models, 0 or more."),
+    normalization: str = option("sequence", "symbol: the product is normalised at every token; sequence: never."),
+    weight: list[float] | None = option(None, "One for each model, in order: repeat it. Default: equal within a kind."),
+    force: options.Force = False,
+) -> None:
+    """Fuse translation models and language models of one target vocabulary: p_TM^alpha p_LM^beta.
+
+    The result is a model folder like any other, which keeps alpha and beta; hf-mlnmt analyse fusion-grid finds good
+    ones. A fused model among the models stands for its translation models. See docs/monolingual-fusion.md.
+
+    Examples:
+
+        hf-mlnmt model fuse runs/de-en/average runs/lm.en/average -o fused
+        hf-mlnmt model fuse runs/seed1/average runs/seed2/average -o ensemble
+    """
+    from hf_mlnmt.cli.terminal import plain_console, silence
+    from hf_mlnmt.common.files import check_new_folder
+    from hf_mlnmt.generation.translating.fusing import fuse_folders
+
+    silence()
+    check_new_folder(output, force, "config.json")
+    settings = {"alpha": alpha, "beta": beta, "normalization": normalization, "weights": weight}
+    fuse_folders(models, output, plain_console().print, **settings)
+    print(output)
+
+
+@decoding_options(*TRANSLATION, *SAMPLING, without=("seed",), progress=True)
+def reranker(
+    model: options.Model,
+    source: options.Source,
+    reference: Annotated[Path, option(..., "Their references.", "--reference", "-r")],
+    output: Annotated[Path, options.output(..., "The file to write (JSON).")],
+    feature: list[str] = option(
+        ["score", "length"],
+        "What candidates are scored by; repeat it: model, score, length, coverage, translation=MODEL, reverse=MODEL, "
+        "language-model=MODEL, command=COMMAND; of a fused model translation-models, language-models.",
+        metavar="NAME",
+    ),
+    metric: Literal["BLEU", "chrF"] = option("BLEU", "What of the development set is to become best."),
+    samples: int = option(64, "With --sample: so many candidates of each sentence.", min=2, max=10_000),
+    seed: int = option(1, "Of the search for weights, and of --sample.", min=0),
+    device: options.Device = None,
+    *,
+    decoding: DecodingOptions,
+) -> None:
+    """Fit the weights of a reranker to a development set, for translate --rerank.
+
+    The candidates of each sentence, all beams or samples, get the values of features; weights are searched whose best
+    candidates have the best score. The file says what it was made from, and the scores.
+
+    Example:
+
+        hf-mlnmt model reranker en-de -s val.en -r val.de -o rerank.json -b 16 --feature score --feature reverse=de-en
+    """
+    options.use_machine()
+    from hf_mlnmt.analysis.tuning import make_reranker
+
+    made = make_reranker(
+        model,
+        source,
+        reference,
+        output,
+        feature,
+        replace(decoding, seed=seed if decoding.do_sample else None),
+        metric=metric,
+        samples=samples,
+        seed=seed,
+        device=device,
+        shown=decoding.progress,
+    )
+    said, weights = made["made_from"], ", ".join(f"{name} {weight:.3g}" for name, weight in made["features"].items())
+    typer.echo(f"{output}: {weights}")
+    typer.echo(
+        f"{metric} of {source}: {said['search_alone']:.2f} as searched, {said['reranked']:.2f} reranked, "
+        f"{said['reranked_by_weights_of_the_other_half']:.2f} by weights of the other half"
+    )

@@ -1,3 +1,0 @@
-"""Work on models: average checkpoints, fuse models, take auxiliaries out, calibrate confidences."""
-
-PANEL = "Train"
