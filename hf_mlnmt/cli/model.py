@@ -1,4 +1,4 @@
-"""Work on models: average checkpoints, fuse models, take auxiliaries out, calibrate confidences."""
+"""Work on models: average checkpoints, fuse models, take auxiliaries out, calibrate confidences, change a vocabulary."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,9 +8,50 @@ import typer
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import SAMPLING, TRANSLATION, argument, decoding_options, option
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.generation.translating.options import DecodingOptions
 
 PANEL = "Train"
+
+
+def add_language(
+    model: options.Model,
+    output: options.ModelToWrite,
+    code: list[str] | None = option(None, "New codes, as the model's are written: gag_Latn; several."),
+    like: list[str] | None = option(None, "For each new code a near language that the model has: tur_Latn."),
+    text: Annotated[Path | None, option(..., "Text of the new languages, one sentence a line.")] = None,
+    characters: bool = option(False, "Add the characters of the text that the vocabulary lacks.", "--characters"),
+    pieces: int = option(0, "Add so many pieces, learnt from the text.", min=0),
+    force: options.Force = False,
+) -> None:
+    """Give a trained model new languages or letters: NLLB, mBART-50, MADLAD, Marian of several languages.
+
+    A code's row begins as the near language's, a character's as its base letter's, a piece's as the mean of its parts.
+    All old ids stay. The folder loads in Transformers as the model did; what is new is learnt by a training:
+    hf-mlnmt train --pair ... --init-from OUTPUT.
+
+    Example:
+
+        hf-mlnmt model add-language facebook/nllb-200-distilled-600M --code gag_Latn --like tur_Latn -o nllb-gag
+    """
+    from hf_mlnmt.common.files import atomic_folder, check_new_folder
+    from hf_mlnmt.convert.extending import add_languages
+
+    codes, near = code or [], like or []
+    if len(codes) != len(near):
+        raise UserError(f"{len(codes)} --code and {len(near)} --like: each new code needs a near language.")
+    check_new_folder(output, force, "config.json")
+    with atomic_folder(output) as folder:
+        made = add_languages(model, folder, dict(zip(codes, near, strict=True)), text, characters, pieces)
+    for sign, (count, words) in made.characters.items():
+        has = "added" if sign in made.entries else "not in the vocabulary (--characters adds it)"
+        typer.echo(f"{sign} U+{ord(sign):04X}: {count:,} times, as in {', '.join(words)}: {has}", err=True)
+    for token, number in made.codes.items():
+        typer.echo(f"{token}: id {number}", err=True)
+    learnt = len(made.entries) - sum(len(entry) == 1 for entry in made.entries)
+    if pieces:
+        first = ", ".join(made.entries[-learnt:][:5]) if learnt else "none"
+        typer.echo(f"{learnt:,} pieces learnt: {first} ...", err=True)
 
 
 def average(
@@ -167,3 +208,33 @@ def reranker(
         f"{metric} of {source}: {said['search_alone']:.2f} as searched, {said['reranked']:.2f} reranked, "
         f"{said['reranked_by_weights_of_the_other_half']:.2f} by weights of the other half"
     )
+
+
+def trim(
+    model: options.Model,
+    text: Annotated[list[Path], option(..., "Text of every language to keep, one sentence a line; several files.")],
+    output: options.ModelToWrite,
+    languages: list[str] | None = option(None, "The codes to keep; default: all that the model has."),
+    least: int = option(1, "Leave out subwords that occur less often in all texts together.", min=1),
+    force: options.Force = False,
+) -> None:
+    """Cut a model's vocabulary to what texts use: a smaller file, a faster search, the same translations.
+
+    Subwords of the texts stay, and single characters, digits and punctuation, which spell everything else. The folder
+    loads in Transformers as the model did, before a training or after it.
+
+    Example:
+
+        hf-mlnmt model trim facebook/nllb-200-distilled-600M --text a.en a.mk --languages eng_Latn mkd_Cyrl -o en-mk
+    """
+    from hf_mlnmt.common.files import atomic_folder, check_new_folder
+    from hf_mlnmt.convert import trimming
+
+    check_new_folder(output, force, "config.json")
+    with atomic_folder(output) as folder:
+        made = trimming.trim(model, text, folder, languages, least)
+    for kind, (before, after) in {"entries": made.entries, "parameters": made.parameters}.items():
+        typer.echo(f"{kind:<12}{before:>14,} -> {after:,} ({after / before:.0%})", err=True)
+    typer.echo(f"{'one forward':<12}{1000 * made.seconds[0]:>11.0f} ms -> {1000 * made.seconds[1]:.0f} ms", err=True)
+    for name, share in made.shares.items():
+        typer.echo(f"{share:.2%} of the lines of {name} are cut into the same subwords as before", err=True)
