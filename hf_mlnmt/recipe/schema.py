@@ -510,7 +510,7 @@ class Precision(Section):
 
 @dataclass
 class Logging(Section):
-    """What is logged, and how often."""
+    """Says how often a training logs, and to which trackers."""
 
     every: Count = key(100, "Steps between two logs.")
     trackers: list[str] = key(

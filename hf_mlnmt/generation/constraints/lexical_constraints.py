@@ -51,7 +51,7 @@ def phrases_of(given: Any, what: str) -> Phrases:
 
 
 class Asked(NamedTuple):
-    """How a translation must begin: with the tokens `ids`, then with any tokens whose bytes begin with `rest`."""
+    """Asks that a translation begin with the tokens `ids`, then with any tokens whose bytes begin with `rest`."""
 
     ids: list[int]
     rest: bytes
