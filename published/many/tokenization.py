@@ -187,10 +187,7 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
         texts = [text] if isinstance(text, str) else list(text)
         if options.get("is_split_into_words") and texts and isinstance(texts[0], str):
             texts = [texts]
-        starts = [
-            each if isinstance(each, str) else str(each[0]) if each and isinstance(each, list | tuple) else ""
-            for each in texts
-        ]
+        starts = [each if isinstance(each, str) else str(each[0]) if each else "" for each in texts]
         codes = [match[1] if (match := _CODE.match(start)) else None for start in starts]
         own = [code if code in languages_of(self) else None for code in codes]
         if self.tgt_lang and any(own):
