@@ -33,7 +33,7 @@ CEILINGS = {
     "training": (7_570, 27),
     "zoo": (600, 4),
 }
-TOTAL, TESTS = 57_930, 52_120
+TOTAL, TESTS = 57_930, 52_130
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 FILES = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")]
