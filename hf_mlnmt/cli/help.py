@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.generation.translating.options import SAMPLING, SEARCH, SPEED
 
 # Of these groups --help shows only the options in EVERYDAY, of all others those that are not in RARE.
@@ -21,6 +22,14 @@ RARE |= {"--name", "--language", "--scores", "--one-based"}
 
 class Verb(TyperCommand):
     """A verb, whose help has no boxes, no types and at most 80 columns."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the arguments; refuses an empty one, which would be no option, or the folder here."""
+        for before, value in zip(["", *args], args, strict=False):
+            if not value or re.fullmatch(r"--[\w-]+=", value):
+                name = value.rstrip("=") or (before if before.startswith("-") else "an argument")
+                raise UserError(f"{name}: is empty, as is a variable of the shell that is not set. Give it a value.")
+        return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Writes usage, description, arguments, and options by group."""

@@ -386,6 +386,8 @@ def fetch_small_files(name: str | Path, **options: Any) -> Path:
     options: revision, token, cache_dir of the Hub; others are passed over. Raises: UserError when it is neither.
     """
     if Path(name).is_dir():
+        if revision := options.get("revision"):
+            raise UserError(f"{name}: a folder, and revision {revision} is of the Hub. Leave it out.")
         return Path(name)
     check_name(name)
     from huggingface_hub import snapshot_download
@@ -397,7 +399,7 @@ def fetch_small_files(name: str | Path, **options: Any) -> Path:
         return Path(snapshot_download(str(name), allow_patterns=list(SMALL_FILES), **known))
     except LocalEntryNotFoundError as error:
         raise UserError(f"{nothing}; as a Hub name it is not in the cache, and the Hub cannot be reached.") from error
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of the files, or of the client of the Hub
         raise UserError(f"{nothing}, and not found on the Hub ({first_line(error)}).") from error
 
 

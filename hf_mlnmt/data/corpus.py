@@ -21,6 +21,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
+from annotated_types import MinLen
+
 from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.common.files import Form, misfit, read_json
 from hf_mlnmt.common.keys import Range, Section, key
@@ -220,7 +222,7 @@ class CorpusSpec(Section):
         False, "Source and target change places as they are read; languages are those of the pairs as they come out."
     )
     limit: int | None = key(None, "Only the first so many pairs, at least 1.")
-    tag: str | None = key(
+    tag: Annotated[str, MinLen(0)] | None = key(
         None, 'A token such as `<bt>` before every source; of a synthetic corpus its manifest\'s, and "" is none.'
     )
     ratio: float | None = key(None, "Of a synthetic corpus: so many of its pairs to each pair of the others.")

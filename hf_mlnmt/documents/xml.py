@@ -205,7 +205,10 @@ def read_xliff(text: str, reading: Reading) -> list[str | Passage | Checked]:
     root = next(event for event in part.events if event.kind == "start")
     if root.name != "xliff":
         raise UserError(f"its root is <{root.name}>, not <xliff>: not XLIFF.")
-    return part.units(attributes(root.raw).get("version", "1.2") >= "2")
+    version = attributes(root.raw).get("version", "1.2")
+    if not version.startswith(("1.", "2.")):
+        raise UserError(f"is XLIFF {version}; versions 1.0 to 2.1 are read here. Save it as one of these.")
+    return part.units(version >= "2")
 
 
 _PAIRS, _OPENING, _CLOSING = {"g", "pc", "mrk"}, {"bx", "bpt", "sc"}, {"ex", "ept", "ec"}
