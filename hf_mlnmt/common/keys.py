@@ -92,8 +92,7 @@ class Section:
 
 
 def _without_conversion(schema: Any) -> Any:
-    """Returns pydantic's schema in which a number is no truth value, a truth value no number, text no whole number, and
-    no text is empty.
+    """Returns pydantic's schema in which numbers, truth values and text stand for nothing else, and no text is empty.
 
     Text stays a truth value (YAML's off) and a number (2e-3, which YAML takes for text).
     """
