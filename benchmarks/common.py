@@ -90,14 +90,17 @@ class Measure:
     amount: float
     seconds: float
 
+    @property
+    def rate(self) -> float:
+        return self.amount / self.seconds
+
 
 def take_turns(contestants: dict[str, Callable[[], Measure]], rounds: int) -> dict[str, list[float]]:
     """Returns rates of every contestant, A B C A B C ..., after one turn each that does not count."""
     rates: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(rounds + 1):
         for name, run in contestants.items():
-            result = run()
-            rate = result.amount / result.seconds
+            rate = run().rate
             print(f"{'warm-up' if turn == 0 else f'round {turn}'}: {name}: {rate:,.1f}/s", file=sys.stderr)
             if turn:
                 rates[name].append(rate)
