@@ -10,12 +10,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from hf_mlnmt.analysis import cost as turns
-from hf_mlnmt.analysis.cost import Measure, machine
+from hf_mlnmt.analysis.cost import machine
 from hf_mlnmt.common.table import Number, Table
 
 __all__ = ["Measure", "machine", "numbers", "parse", "print_ratios", "require_green_tests", "short", "take_turns"]
@@ -83,9 +83,28 @@ def require_green_tests() -> None:
         sys.exit(f"{result.stdout[-2000:]}\nthe tests are red: no number is printed")
 
 
+@dataclass(frozen=True)
+class Measure:
+    """The result of a turn: `amount` of work (tokens, sentences) in `seconds`."""
+
+    amount: float
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        return self.amount / self.seconds
+
+
 def take_turns(contestants: dict[str, Callable[[], Measure]], rounds: int) -> dict[str, list[float]]:
-    """The same as of the package, told on standard error."""
-    return turns.take_turns(contestants, rounds, lambda text: print(text, file=sys.stderr))
+    """Returns rates of every contestant, A B C A B C ..., after one turn each that does not count."""
+    rates: dict[str, list[float]] = {name: [] for name in contestants}
+    for turn in range(rounds + 1):
+        for name, run in contestants.items():
+            rate = run().rate
+            print(f"{'warm-up' if turn == 0 else f'round {turn}'}: {name}: {rate:,.1f}/s", file=sys.stderr)
+            if turn:
+                rates[name].append(rate)
+    return rates
 
 
 def print_ratios(title: str, unit: str, rates: dict[str, list[float]], baseline: str) -> None:

@@ -18,11 +18,11 @@ from typing import Any
 
 import marian_files
 import torch
+from common import Measure
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 
 import hf_mlnmt
-from hf_mlnmt.analysis.cost import Measure
 from hf_mlnmt.export import marian as export_marian
 from hf_mlnmt.generation.translating import ctranslate2 as conversion
 from hf_mlnmt.modeling.stack import SinusoidalPositions

@@ -39,7 +39,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from common import machine, parse
+from common import Measure, machine, parse, take_turns
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from transformers import (
@@ -52,7 +52,7 @@ from transformers import (
 )
 
 import hf_mlnmt
-from hf_mlnmt.analysis.cost import Measure, Work, beside_baseline, decoding, take_turns, training
+from hf_mlnmt.analysis.cost import Work, beside_baseline, decoding, training
 from hf_mlnmt.common.files import read_json, write_json
 from hf_mlnmt.convert.huggingface import config_of, placement_of
 from hf_mlnmt.data import Tokenizers, train_tokenizer
@@ -301,7 +301,7 @@ def decode(kind: str, dtype: str, sentences: int, beams: int, options: Any) -> d
         return lambda: Measure(calls * sentences, timed(lambda: [run(model) for _ in range(calls)], device))
 
     ours_calls = 1 if device == "cpu" or sentences > 64 else 5
-    found = take_turns({"stock": turn(stock, 1), "ours": turn(ours, ours_calls)}, options.rounds, lambda text: None)
+    found = take_turns({"stock": turn(stock, 1), "ours": turn(ours, ours_calls)}, options.rounds)
     numbers: dict[str, Any] = {name: statistics.median(values) for name, values in found.items()}
     numbers["ratio"] = statistics.median(a / b for a, b in zip(found["ours"], found["stock"], strict=True))
     if kind != "base":

@@ -15,25 +15,25 @@ FLOORS += ["recipe", "training", "reports", "hub", "export", "analysis", "servin
 # Room: (most lines, most files); and the most lines in all and of tests. CONTRIBUTING.md says how a ceiling is raised.
 CEILINGS = {
     "analysis": (3_020, 12),
-    "cli": (2_860, 21),
+    "cli": (2_870, 21),
     "common": (2_300, 12),
     "convert": (2_180, 10),
-    "data": (4_160, 16),
+    "data": (4_170, 16),
     "demo": (410, 3),
     "documents": (2_300, 9),
-    "evaluation": (2_940, 11),
+    "evaluation": (2_950, 11),
     "export": (1_990, 10),
-    "generation": (6_470, 30),
+    "generation": (6_490, 30),
     "hub": (910, 6),
     "modeling": (7_800, 34),
     "recipe": (1_790, 5),
     "reports": (1_700, 10),
     "search": (5_730, 23),
     "serving": (3_270, 12),
-    "training": (7_570, 27),
+    "training": (7_580, 27),
     "zoo": (600, 4),
 }
-TOTAL, TESTS = 57_930, 52_120
+TOTAL, TESTS = 57_980, 52_330
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 FILES = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")]

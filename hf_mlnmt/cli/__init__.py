@@ -157,6 +157,9 @@ def main() -> None:
             sys.stdout.flush()  # a full disk behind it must be found here, not as Python ends
     except UserError as error:
         _fail(str(error))
+    except UnicodeEncodeError as error:
+        written = error.object[error.start]
+        _fail(f"standard output is {error.encoding}, which has no {written!r}: unset PYTHONIOENCODING, or name a file.")
     except BrokenPipeError:  # the reader of the output left, as `| head` does
         _drop_output()
         sys.exit(1)

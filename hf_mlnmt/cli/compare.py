@@ -89,6 +89,9 @@ def compare(
     starts = read_starts(groups)
     if html:
         check_file(html)
+    elif not (output and source):
+        named = {"--tokenizer": tokenizer, "--language-text": language_text}
+        options.refuse(named, "is of the look at translations: give --html, or --source with --output.")
     given = [(system.name, system.label, system.path) for system in systems]
     with Progress() as bars:
         scoring |= {"progress": bars.begin}

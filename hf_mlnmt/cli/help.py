@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.generation.translating.options import SAMPLING, SEARCH, SPEED
 
 # Of these groups --help shows only the options in EVERYDAY, of all others those that are not in RARE.
@@ -26,12 +27,16 @@ class Verb(TyperCommand):
     """A verb, whose help has no boxes, no types and at most 80 columns."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses the command line; `--text a b` is `--text a --text b`."""
+        """Parses the command line: `--text a b` is `--text a --text b`; an empty argument, which would be no option, or
+        the folder here, is refused."""
         several = {name for each in self.params if getattr(each, "multiple", False) for name in each.opts} & SEVERAL
         words: list[str] = []
-        for word in args:
-            following = bool(words) and (len(words) > 1 and words[-2] in several) and not word.startswith("-")
-            words += [words[-2], word] if following else [word]
+        for before, value in zip(["", *args], args, strict=False):
+            if not value or re.fullmatch(r"--[\w-]+=", value):
+                name = value.rstrip("=") or (before if before.startswith("-") else "an argument")
+                raise UserError(f"{name}: is empty, as is a variable of the shell that is not set. Give it a value.")
+            following = len(words) > 1 and words[-2] in several and not value.startswith("-")
+            words += [words[-2], value] if following else [value]
         return super().parse_args(ctx, words)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

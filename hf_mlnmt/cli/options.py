@@ -34,7 +34,7 @@ class NamedPath:
     def parse(cls, text: str) -> NamedPath:
         """Parses an argument of the command line."""
         name, equal, path = text.partition("=")
-        return cls(path, name) if equal and not Path(text).exists() else cls(text)
+        return cls(path, name) if equal and path and not Path(text).exists() else cls(text)
 
     def __str__(self) -> str:
         return f"{self.name}={self.path}" if self.name else self.path

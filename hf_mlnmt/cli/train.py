@@ -46,7 +46,7 @@ def train(
     data: options.DataFolder = Path(),
     output: Path | None = options.output(None, "Folder of this run, or of all rounds. Default: runs/<recipe>."),
     set_: options.Settings = None,
-    seed: int | None = option(None, "Replace the recipe's seed.", min=0),
+    seed: int | None = option(None, "Replace the recipe's seed.", min=0, max=2**31 - 1),
     processes: int = option(1, "GPUs or cores; each has batch.tokens a step.", "--processes", "-p", min=1),
     requeue_code: int | None = option(
         None, "Exit code after SIGTERM or SIGUSR1, for a scheduler that is to start it again.", min=1, max=255

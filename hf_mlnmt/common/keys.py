@@ -92,7 +92,7 @@ class Section:
 
 
 def _without_conversion(schema: Any) -> Any:
-    """Returns pydantic's schema in which a number is no truth value, a truth value no number, and text no whole number.
+    """Returns pydantic's schema in which numbers, truth values and text stand for nothing else, and no text is empty.
 
     Text stays a truth value (YAML's off) and a number (2e-3, which YAML takes for text).
     """
@@ -103,6 +103,8 @@ def _without_conversion(schema: Any) -> Any:
     schema = {name: _without_conversion(part) for name, part in schema.items()}
     if schema.get("type") == "int":
         return schema | {"strict": True}
+    if schema.get("type") == "str":
+        return {"min_length": 1} | schema
     return _refusing(schema) if schema.get("type") in ("bool", "float") else schema
 
 

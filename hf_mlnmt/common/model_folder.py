@@ -216,7 +216,9 @@ def check_config(config: Path) -> None:
     There are no more layers than tensors, and no dimension is above the number of all their numbers.
     """
     content = read_json(config, FORMS[CONFIG])
-    shapes = [shape for path in config.parent.glob("*.safetensors") for shape in shapes_of(path).values()]
+    with ExitStack() as stack:  # the weights themselves are not read
+        files = [_open(path, stack) for path in config.parent.glob("*.safetensors")]
+        shapes = [file.get_slice(name).get_shape() for each in files for name, file in each.items()]
     numbers = sum(math.prod(shape) for shape in shapes) or math.inf
     for field, value in _sizes(content):
         limit = (len(shapes) or _MOST_LAYERS) if _SIZES.search(field)["layers"] else numbers  # type: ignore[index]
@@ -258,12 +260,6 @@ def check_tokens(where: str, config: Any, settings: Any) -> None:
         for word in words:
             if not all(isinstance(token, int) and 0 <= token < size for token in word):
                 raise UserError(f"{where}: {name}: {word} are no numbers of tokens, from 0 to {size - 1}.")
-
-
-def shapes_of(path: Path) -> dict[str, list[int]]:
-    """Returns {tensor: shape} of a file of weights, which are not read. Raises UserError when it is broken."""
-    with ExitStack() as stack:
-        return {name: file.get_slice(name).get_shape() for name, file in _open(path, stack).items()}
 
 
 def open_weights(folder: Path, stack: ExitStack) -> dict[str, Any]:
@@ -386,6 +382,8 @@ def fetch_small_files(name: str | Path, **options: Any) -> Path:
     options: revision, token, cache_dir of the Hub; others are passed over. Raises: UserError when it is neither.
     """
     if Path(name).is_dir():
+        if revision := options.get("revision"):
+            raise UserError(f"{name}: a folder, and revision {revision} is of the Hub. Leave it out.")
         return Path(name)
     check_name(name)
     from huggingface_hub import snapshot_download
@@ -397,7 +395,7 @@ def fetch_small_files(name: str | Path, **options: Any) -> Path:
         return Path(snapshot_download(str(name), allow_patterns=list(SMALL_FILES), **known))
     except LocalEntryNotFoundError as error:
         raise UserError(f"{nothing}; as a Hub name it is not in the cache, and the Hub cannot be reached.") from error
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of the files, or of the client of the Hub
         raise UserError(f"{nothing}, and not found on the Hub ({first_line(error)}).") from error
 
 

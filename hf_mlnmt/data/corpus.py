@@ -21,6 +21,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
+from annotated_types import MinLen
+
 from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.common.files import Form, misfit, read_json
 from hf_mlnmt.common.keys import Range, Section, key
@@ -164,8 +166,14 @@ WEIGHT = Range(0, 1000, above=True)
 OF_DATASETS = ("config", "split", "streaming")
 
 
-def check_used(spec: Any, where: str, others: Sequence[str] = ()) -> None:
-    """Raises UserError for keys without effect: `others`, and where no data set is read, those of data sets."""
+def check_keys(spec: Any, where: str, others: Sequence[str] = ()) -> None:
+    """Raises UserError for a wrong limit, weight or bad_lines, and for keys without effect, such as `others`."""
+    if spec.limit is not None and spec.limit < 1:
+        raise UserError(f"{where}: limit must be at least 1, not {spec.limit}.")
+    if spec.bad_lines not in ("error", "drop"):
+        raise UserError(f"{where}: bad_lines is 'error' or 'drop', not {spec.bad_lines!r}.")
+    if problem := WEIGHT.problem(spec.weight):
+        raise UserError(f"{where}: weight{problem} Leave the text out to show none of it.")
     usual = {each.name: each.default for each in fields(spec)}
     others = (*others, *(() if spec.path else ("quoting",)), *(() if spec.dataset else OF_DATASETS))
     if name := next((name for name in others if getattr(spec, name) != usual[name]), None):
@@ -214,7 +222,7 @@ class CorpusSpec(Section):
         False, "Source and target change places as they are read; languages are those of the pairs as they come out."
     )
     limit: int | None = key(None, "Only the first so many pairs, at least 1.")
-    tag: str | None = key(
+    tag: Annotated[str, MinLen(0)] | None = key(
         None, 'A token such as `<bt>` before every source; of a synthetic corpus its manifest\'s, and "" is none.'
     )
     ratio: float | None = key(None, "Of a synthetic corpus: so many of its pairs to each pair of the others.")
@@ -224,8 +232,6 @@ class CorpusSpec(Section):
         if len(given) != 1:
             names = "files, path, dataset and synthetic"
             raise UserError(f"corpus: give one of {names}, not {' and '.join(given) or 'none'}.")
-        if self.limit is not None and self.limit < 1:
-            raise UserError(f"corpus: limit must be at least 1, not {self.limit}.")
         if self.ratio is not None and not (self.synthetic and 0 < self.ratio < 1e6):
             raise UserError(
                 f"corpus: ratio {self.ratio:g} is for a synthetic corpus, and above 0: so many synthetic pairs to each "
@@ -240,7 +246,7 @@ class CorpusSpec(Section):
                 and all(isinstance(side, kinds) for side in value.values())
             ):
                 raise UserError(f"corpus: {name} needs 'source' and 'target', as in {{source: ..., target: ...}}.")
-        check_used(self, f"corpus: {self}", ("columns",) if self.is_two_files else ())
+        check_keys(self, f"corpus: {self}", ("columns",) if self.is_two_files else ())
         codes, columns = self.languages or {}, self.columns or {}
         if columns and columns["source"] == columns["target"] and codes.get("source") != codes.get("target"):
             raise UserError(
@@ -573,9 +579,7 @@ def _check_lines(folder: Path | None) -> None:
         for number, record in enumerate(_objects(lines), start=1):
             problem = record if isinstance(record, _Problem | Mapping) else _no_object(record)
             if isinstance(problem, _Problem) and problem != _BLANK:
-                raise UserError(
-                    f"{path}, line {number}: {problem}. Mend it, or give the file as path, bad_lines: drop."
-                )
+                raise UserError(f"{path}, line {number}: {problem}. {remedy}")
 
 
 def _dataset(spec: CorpusSpec, root: Path) -> Any:

@@ -31,7 +31,7 @@ _MARIAN_CODE = re.compile(r">>(.+)<<")
 
 @dataclass(frozen=True)
 class Direction:
-    """How a model is told its languages: tokens or text before each source, src_lang, arguments of generate()."""
+    """Tells a model its languages, by tokens or text before each source, src_lang, and arguments of generate()."""
 
     prefix_ids: tuple[int, ...] = ()
     prefix_text: str = ""

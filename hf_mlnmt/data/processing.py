@@ -118,7 +118,7 @@ _IDLE = 60  # seconds, after which a process ends whose starter was killed
 
 def cut(backend: Backend, texts: Sequence[str]) -> list[list[int]]:
     """Returns the ids of texts without invisible characters; a "</s>" or "<2de>" in them is text, not the token. What
-    the vocabulary lacks is spelt otherwise where it can be, but for one of bytes, which lacks nothing."""
+    the vocabulary lacks is spelt otherwise where it can be, also where it has bytes; byte-level BPE lacks none."""
     backend.encode_special_tokens = True
     if backend.token_to_id("\u0120") is None:
         if not backend.normalizer or backend.normalizer.normalize_str("e\u0301") != "\xe9":

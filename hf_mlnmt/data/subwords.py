@@ -91,6 +91,9 @@ def _check(
 ) -> None:
     if kind not in ("bpe", "unigram"):
         raise UserError(f"kind: '{kind}' is not known; choose 'bpe' or 'unigram'.")
+    for name, value in {"languages": languages, "tags": tags, "keep": keep}.items():
+        if isinstance(value, str):
+            raise UserError(f"{name}: expected a list, not {value!r}.")
     if len(set(languages)) < len(languages):
         raise UserError(f"languages: {', '.join(languages)} names one twice; name each once.")
     for tag in tags:

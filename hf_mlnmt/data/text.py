@@ -21,7 +21,7 @@ from hf_mlnmt.common.keys import Section, key
 from hf_mlnmt.common.languages import check_language, language_in
 from hf_mlnmt.common.made_from import digest
 from hf_mlnmt.common.model_folder import TARGET_TOKENIZER
-from hf_mlnmt.data.corpus import FORMATS, WEIGHT, CorpusSpec, Quoting, check_used, read_pairs, side_by_side
+from hf_mlnmt.data.corpus import FORMATS, WEIGHT, CorpusSpec, Quoting, check_keys, read_pairs, side_by_side
 from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.data.formats import format_of
 from hf_mlnmt.data.processing import load_processing
@@ -60,12 +60,10 @@ class TextSpec(Section):
     def __post_init__(self) -> None:
         if bool(self.path) == bool(self.dataset):
             raise UserError("text: give one of path and dataset.")
-        check_used(self, f"text: {self}")
+        check_keys(self, f"text: {self}")
         if self.is_table != (self.column is not None):
             has = "has columns: say with column which one is the text." if self.is_table else "has no columns."
             raise UserError(f"text: {self} {has}")
-        if self.limit is not None and self.limit < 1:
-            raise UserError(f"text: limit must be at least 1, not {self.limit}.")
         column = f"column.{self.column}"
         name = column if language_in(column) or not self.path else self.path
         check_language(name, self.language, "it is read as", "Mend language, or give text of that one.")

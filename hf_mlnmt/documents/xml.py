@@ -199,13 +199,14 @@ class Part:
 
 
 def read_xliff(text: str, reading: Reading) -> list[str | Passage | Checked]:
-    """Returns the parts of an XLIFF file, in which each unit without a translation gets one. Raises: UserError for a
-    file that is no XLIFF."""
+    """Returns the parts of an XLIFF file, whose units without a translation get one. UserError for another file."""
     part = _Xliff(text, Rules(frozenset({"sub"})), reading)
     root = next(event for event in part.events if event.kind == "start")
     if root.name != "xliff":
         raise UserError(f"its root is <{root.name}>, not <xliff>: not XLIFF.")
-    return part.units(attributes(root.raw).get("version", "1.2") >= "2")
+    if not (version := attributes(root.raw).get("version", "1.2")).startswith(("1.", "2.")):
+        raise UserError(f"is XLIFF {version}; versions 1.0 to 2.1 are read here. Save it as one of these.")
+    return part.units(version >= "2")
 
 
 _PAIRS, _OPENING, _CLOSING = {"g", "pc", "mrk"}, {"bx", "bpt", "sc"}, {"ex", "ept", "ec"}

@@ -251,6 +251,8 @@ def _matplotlib() -> Any:
         import matplotlib.figure  # no pyplot: no display is needed, no state is left
     except ImportError as error:
         raise UserError("figures need matplotlib: pip install 'hf-mlnmt[analysis]'") from error
+    except ValueError as error:  # a setting of the user's that it refuses
+        raise UserError(f"matplotlib: {error}. Unset MPLBACKEND, or mend matplotlibrc.") from error
     return matplotlib
 
 

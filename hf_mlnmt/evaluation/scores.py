@@ -82,6 +82,9 @@ class Protocol:
             raise UserError(
                 f"protocol {self.name!r}: expected one of {', '.join(PROTOCOLS)}{suggest(str(self.name), PROTOCOLS)}."
             )
+        for value in (self.language, self.tokenize):
+            if not isinstance(value, str | None):
+                raise UserError(f"language and tokenizer: expected their names, not {value!r}.")
         if self.name == "classic" and not _two_letters(self.language):
             raise UserError(f"language {self.language!r}: the classic protocol needs a two-letter code, such as 'de'.")
         if self.tokenize is not None:
@@ -206,9 +209,9 @@ def _two_letters(language: str | None) -> bool:
 
 def metric_named(name: str) -> MetricName:
     """Returns BLEU, chrF or TER for a name in any case."""
-    if known := {metric.lower(): metric for metric in METRICS}.get(name.lower()):
+    if known := {metric.lower(): metric for metric in METRICS}.get(str(name).lower()):
         return known
-    raise UserError(f"metric {name!r}: expected one of {', '.join(METRICS)}{suggest(name, METRICS)}.")
+    raise UserError(f"metric {name!r}: expected one of {', '.join(METRICS)}{suggest(str(name), METRICS)}.")
 
 
 def usual_metrics(sentences: int) -> list[MetricName]:
@@ -319,8 +322,11 @@ def score(
     Raises UserError on different numbers of lines, on no lines at all, and on unknown names.
     Source: Papineni et al. 2002 (BLEU), Popović 2015 (chrF), Snover et al. 2006 (TER), all as in sacreBLEU (Post 2018).
     """
+    if not isinstance(hypotheses, Iterable):
+        raise UserError(f"hypotheses: expected a list of lines, not {hypotheses!r}.")
     if not isinstance(hypotheses, Sequence):
         hypotheses = list(hypotheses)
+    metrics = [metrics] if isinstance(metrics, str) else metrics
     names = usual_metrics(len(hypotheses)) if metrics is None else [metric_named(name) for name in metrics]
     sets, how = reference_lists(references), Protocol(protocol, language, tokenize)
     check_samples(seed, bootstrap)
@@ -482,13 +488,11 @@ def score_protocols(
 
 def reference_lists(references: References) -> list[Sequence[str | None]]:
     """Returns a list of lines per reference, whichever of the two forms was given."""
-    if not isinstance(references, Sequence):
+    if isinstance(references, Iterable) and not isinstance(references, Sequence):
         references = list(references)  # a generator of lines
-    if isinstance(references, str) or not len(references):
-        raise UserError(
-            "references: expected a list of lines, or a list of such lists; got "
-            + ("one string." if isinstance(references, str) else "nothing.")
-        )
+    if not isinstance(references, Iterable) or isinstance(references, str) or not len(references):
+        got = "one string" if isinstance(references, str) else "nothing" if not references else repr(references)
+        raise UserError(f"references: expected a list of lines, or a list of such lists; got {got}.")
     sets: Any = [references] if isinstance(references[0], str) else list(references)
     for lines in sets:
         if (
@@ -497,11 +501,15 @@ def reference_lists(references: References) -> list[Sequence[str | None]]:
             or not all(line is None or isinstance(line, str) for line in lines)
         ):
             raise UserError("references: expected a list of lines, or a list of such lists, of texts.")
+    if number := next((number for number, lines in enumerate(zip(*sets), 1) if {*lines} == {None}), None):
+        raise UserError(f"references, line {number}: is None in all of them; each sentence needs one.")
     return sets  # type: ignore[no-any-return]
 
 
 def check_samples(seed: int, *counts: int) -> None:
-    """Raises UserError for a seed below 1, and for more than a million samples."""
+    """Raises UserError for a seed below 1, for more than a million samples, and for what is no whole number."""
+    if wrong := [number for number in (seed, *counts) if not isinstance(number, int | np.integer) or number < 0]:
+        raise UserError(f"seed and samples: expected whole numbers of at least 0, not {wrong[0]!r}.")
     if seed < 1:
         raise UserError(f"seed {seed}: expected a positive number.")
     if (count := max(counts)) > _MOST_SAMPLES:

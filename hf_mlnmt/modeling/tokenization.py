@@ -147,14 +147,12 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
     ) -> Any:
         known = isinstance(text, str | list | tuple)  # of anything else the library says what it is
         backend, encode = cast(Any, self._tokenizer), cast(Any, super()._encode_plus)
-        asked = options.pop("split_special_tokens", None)
-        as_text = self.split_special_tokens if asked is None else asked
         if self._of_target or not known or not languages_of(self):
-            options["split_special_tokens"] = as_text
             return encode(text, text_pair, add_special_tokens, *arguments, **options)
         if add_special_tokens:
             self._check(text, options)
-        options["split_special_tokens"] = False
+        asked, options["split_special_tokens"] = options.get("split_special_tokens"), False
+        as_text = self.split_special_tokens if asked is None else asked
         kept = backend.normalizer
         texts = [self._told_apart(each) if as_text else each for each in (text, text_pair)]
         if texts != [text, text_pair]:

@@ -1,5 +1,5 @@
-"""What is done with a model beside computing: its config and the options of generate() are checked, users are warned of
-padding in the wrong place, tables are resized, and the model is saved.
+"""Keeps up a model beside its computation: checks its config and the options of generate(), warns of padding in the
+wrong place, checks that tables can be resized, and adds what a saved model needs.
 
 Fills the slot `configuration.upkeep`: code beside published weights does without it. There nothing is checked, and
 Transformers copies the code of a class that it loaded as a repository's own (`register_for_auto_class`). A

@@ -18,7 +18,6 @@ from hf_mlnmt.recipe.schema import (
     Recipe,
     dev_names,
     measured,
-    name_of,
     reads_text,
     saved_steps,
 )
@@ -72,15 +71,8 @@ def read_objective(value: str | dict[str, Any], file: str, at: tuple[str, ...]) 
 
 
 def check_fusion(recipe: Recipe) -> None:
-    """Checks that a fused model, which is finished, has no other weights and no label smoothing."""
+    """Checks that a fused model, which is finished, has no other weights."""
     model, where = recipe.model, recipe.path
-    named = [str(name_of(section.objective)) for section in recipe.sections().values()]
-    fused = model.fuse is not None or any(name.startswith("fusion-") for name in named)
-    if fused and recipe.label_smoothing:
-        raise UserError(
-            f"{where}: label_smoothing is {recipe.label_smoothing}: it is not defined for a fused model; set "
-            "label_smoothing: 0."
-        )
     if model.fuse is None:
         return
     others = {"record": model.record, "system": model.system, "settings": model.settings}

@@ -32,6 +32,8 @@ ScheduleName = Literal["cosine", "inverse_sqrt", "linear", "newbob", "constant"]
 FILE_NAME = re.compile(r"\w[\w.+-]{0,99}")
 TASK_NAME = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
 LANGUAGE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*")
+# A local folder may be called "data" as a data set may: on the Hub new ones have an owner.
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 MAIN_DEV = "dev"  # the name of the development set data.dev
 
 # Types of values. Upper ends are far beyond any use: a number above them is a slip of the hand, and would fill the
@@ -50,6 +52,12 @@ def _language(code: str) -> str:
     if not LANGUAGE.fullmatch(code):
         raise UserError(f"expected a language's code, such as de or pt-BR, not {code!r}.")
     return code
+
+
+def _hub_name(name: str) -> str:
+    if not HUB_NAME.fullmatch(name):
+        raise UserError(f"expected a name of the Hub, owner/name, not {name!r}.")
+    return name
 
 
 def _name_of_files(name: str) -> str:
@@ -117,6 +125,7 @@ def _limits(ranges: Mapping[str, Range]) -> WithJsonSchema:
 
 
 Language = Annotated[str, AfterValidator(_language)]
+HubName = Annotated[str, AfterValidator(_hub_name)]
 # The second corpus is that of objectives on text.
 Corpus = Annotated[dict[str, Any], _keys_of("hf_mlnmt.data.corpus:CorpusSpec", "hf_mlnmt.data.text:TextSpec")]
 Corpora = Annotated[list[Corpus], Field(min_length=1)]
@@ -201,7 +210,7 @@ class Data(Section):
     name: str | None = key(None, "The name of the data in the model card.")
     licence: str | None = key(None, "The licence of the data in the model card, an identifier of the Hub.")
     domain: str | None = key(None, "What the text is, such as image captions: the model card begins with it.")
-    datasets: list[str] = key([], "Data sets of the Hub, owner/name, that hold the same text as the files.")
+    datasets: list[HubName] = key([], "Data sets of the Hub, owner/name, that hold the same text as the files.")
 
     def __post_init__(self) -> None:
         if self.bpe_dropout_epochs is not None and not self.bpe_dropout:
@@ -349,7 +358,7 @@ class Tokenizer(Section):
         [], "Placeholders that are never cut, such as `{name}` or `<url>`; `digits`: each digit is a piece of its own."
     )
     mask: bool = key(False, "Add `<mask>` to the tokenizer of path where it lacks it; those trained here have it.")
-    languages: list[str] = key(
+    languages: list[Language] = key(
         [], "Codes of target languages: `<2de>` ... before a source says into which it is translated."
     )
     tags: list[str] = key([], "Tokens that corpora may put before their sources, such as `<bt>`.")
@@ -387,7 +396,7 @@ class Optimizer(Section):
     betas: Annotated[list[Share], Field(min_length=2, max_length=2)] = key(
         [0.9, 0.98], "Adam's two decay rates of the moments."
     )
-    eps: Annotated[float, Range(0, 1)] = key(1e-9, "Adam's epsilon.")
+    eps: Annotated[float, Range(0, 1, above=True)] = key(1e-9, "Adam's epsilon.")
     weight_decay: Annotated[float, Range(0, 100)] = key(0.0, "The weight decay of adamw.")
     clip: Annotated[float, Range(0, 10**6)] = key(1.0, "The gradient's norm is clipped to this; 0 does not clip.")
 
@@ -510,7 +519,7 @@ class Precision(Section):
 
 @dataclass
 class Logging(Section):
-    """What is logged, and how often."""
+    """Says how often a training logs, and to which trackers."""
 
     every: Count = key(100, "Steps between two logs.")
     trackers: list[str] = key(

@@ -20,6 +20,7 @@ from hf_mlnmt.evaluation.curves import in_words
 from hf_mlnmt.evaluation.results import inside
 from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.evaluation.significance import LEGEND
+from hf_mlnmt.recipe.schema import HUB_NAME
 from hf_mlnmt.reports.comparison_page import detail, is_trained
 from hf_mlnmt.reports.facts import Facts
 from hf_mlnmt.reports.tables import (
@@ -67,13 +68,9 @@ def _rows(comparison: Comparison, stem: str) -> Table:
     return Table(["test set", "protocol", "metric", "score", "difference", "p"], rows)
 
 
-# A local folder may be called "data" as a data set may: on the Hub new ones have an owner.
-_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
-
-
 def is_hub_name(name: str) -> bool:
     """Returns whether a model's name is one of the Hub, owner/name, and no folder here."""
-    return bool(_HUB_NAME.fullmatch(name)) and not Path(name).exists()
+    return bool(HUB_NAME.fullmatch(name)) and not Path(name).exists()
 
 
 # The Hub compares values of one metric id: scores on prepared text must not stand among plain sacreBLEU's.
@@ -132,11 +129,11 @@ def eval_results(facts: Facts) -> dict[str, str]:
     """Returns the files of `.eval_results/` by their names: each test set that a data set of the Hub holds, its first
     score. The Hub shows them beside that data set once its owner has made it a benchmark."""
     tests = inside(facts.recorded("recipe"), "data", "test")
-    source = f"https://huggingface.co/{facts.name}/blob/main/results.json" if _HUB_NAME.fullmatch(facts.name) else None
+    source = f"https://huggingface.co/{facts.name}/blob/main/results.json" if HUB_NAME.fullmatch(facts.name) else None
     found = {}
     for score in _firsts(facts):
         named = inside(tests, score.test_set).get("dataset")
-        dataset = named if isinstance(named, str) and _HUB_NAME.fullmatch(named) else next(iter(facts.datasets), None)
+        dataset = named if isinstance(named, str) and HUB_NAME.fullmatch(named) else next(iter(facts.datasets), None)
         if dataset is not None:
             task = re.sub(r"[^\w.-]+", "-", score.test_set)
             entry = EvalResultEntry(
@@ -168,7 +165,7 @@ def _metric_id(score: Score) -> str:
 def hub_datasets(data: Mapping[str, Any]) -> list[str]:
     """Returns the corpora that are data sets of the Hub by name, of a results file's or a recipe's `data`."""
     names = [corpus.get("dataset") for corpus, _ in _corpora_of(data)]
-    return list(dict.fromkeys(name for name in names if isinstance(name, str) and _HUB_NAME.fullmatch(name)))
+    return list(dict.fromkeys(name for name in names if isinstance(name, str) and HUB_NAME.fullmatch(name)))
 
 
 def _corpora_of(data: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:

@@ -125,8 +125,7 @@ def floors(
 ) -> Iterator[Floor]:
     """Yields the floor for a call, and the next one where a search has returned None; arguments as of `run`."""
     known(model, again=text is None)  # compared with what it was once for a call: prepare.py has done so
-    copies = max(config.num_beams, config.num_return_sequences)
-    width = copies  # Transformers' preparation repeats every sentence so often; one copy is searched
+    copies = width = max(config.num_beams, config.num_return_sequences)  # of a sentence, by Transformers' preparation
     if text is not None:
         if (ready := text.ready(model)) is not None:
             reason = "one sentence without padding on a CPU, of a family and options that search.c knows"
@@ -139,17 +138,18 @@ def floors(
         return
     rules = Rules(processors, criteria) if text is None else text.rules
     decoder, choice, prompt = decoder_of(model)(model, arguments), choice_of(rules, config), input_ids[::copies]
-    slow = None if runs_ahead(prompt) else "Python does not run ahead of this device"
-    slow = (
-        slow or static_shapes.why_not(decoder, choice, rules) or (None if text else "options that are no plain values")
-    )
+    ahead = runs_ahead(prompt)
+    slow = static_shapes.why_not(decoder, choice, rules) if ahead else "Python does not run ahead of this device"
+    if text is None:
+        slow = slow or "options that are no plain values"
     family = getattr(decoder, "family", None)
     hand_over(decoder, choice, input_ids, processors, criteria, config, arguments, fast=family is not None)
     if text is not None:
         if not slow:
-            tokens = SourceTokens(text.ids, text.mask)
-            by_steps = lambda: static_shapes.search(decoder, choice, tokens, prompt, rules, config)  # noqa: E731
-            yield Floor("steps of static shapes", "Python runs ahead of this device", by_steps)
+            given = decoder, choice, SourceTokens(text.ids, text.mask), prompt, rules, config
+            yield Floor(
+                "steps of static shapes", "Python runs ahead of this device", lambda: static_shapes.search(*given)
+            )
         arguments["encoder_outputs"] = text.encode(model)
     source: Any = SourceBatch.take(arguments["encoder_outputs"], arguments.get("attention_mask"), copies)
     batch = loop.SearchBatch(decoder, source, width)

@@ -50,7 +50,7 @@ class Handed(NamedTuple):
 
 
 class _HandedOver(Exception):
-    """What the preparation under way has come to, the exception's one argument: `Handed`, or None for no such loop."""
+    """Ends a preparation with its result, the one argument: `Handed`, or None where no fast loop would search."""
 
 
 def hand_over(

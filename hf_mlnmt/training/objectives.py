@@ -78,7 +78,9 @@ class Ingredients:
         own = getattr(settings, "label_smoothing", None)
         smoothing = self.label_smoothing if own is None else own
         if smoothing and hasattr(self.model, "factors"):
-            raise UserError(f"label_smoothing is {smoothing}: it is not defined for a fused model; set it to 0.")
+            raise UserError(
+                f"label_smoothing is {smoothing}: it is not defined for a fused model; set it to 0 in the recipe."
+            )
         return smoothing
 
 

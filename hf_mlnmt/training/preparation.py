@@ -372,16 +372,17 @@ class Preparation:
                 for side, text in islice(self.corpora.texts(spec, sides, share), most and most * len(sides)):
                     yield processing[side].apply(text) if side in processing else text
 
-        tokenizer = train_tokenizer(
-            texts,
-            settings.kind,
-            settings.vocab_size,
-            list(codes),
-            settings.byte_fallback,
-            alphabet_limit=settings.alphabet_limit,
-            tags=settings.tags,
-            keep=[*settings.keep, *self.recipe.data.placeholders],
-        )
+        with naming(f"{self.recipe.path}: tokenizer"):
+            tokenizer = train_tokenizer(
+                texts,
+                settings.kind,
+                settings.vocab_size,
+                list(codes),
+                settings.byte_fallback,
+                alphabet_limit=settings.alphabet_limit,
+                tags=settings.tags,
+                keep=[*settings.keep, *self.recipe.data.placeholders],
+            )
         if drawn:
             tokenizer.init_kwargs["trained_on"] = {
                 "lines": sum(known),

@@ -11,6 +11,7 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.keys import build
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.filters import FilterReport
+from hf_mlnmt.data.text import TextSpec
 
 PAIRS = [("The man sleeps.", "Der Mann schläft."), ("", ""), ('A "cat" sings.', 'Eine "Katze" singt.')]
 LANGUAGES = {"source": "en", "target": "de"}
@@ -246,6 +247,15 @@ def test_missing_files_and_data_sets(tmp_path, monkeypatch):
 def test_bad_specs(fields, message):
     with pytest.raises(UserError, match=message):
         build(CorpusSpec, fields, "train")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("weight", 0), ("weight", -1.0), ("weight", 1e12), ("bad_lines", "skip"), ("limit", 0)]
+)
+def test_specs_made_in_python_are_checked_as_those_of_recipes(field, value):
+    for make in (CorpusSpec, TextSpec):
+        with pytest.raises(UserError, match=f"a: {field} "):
+            make(path="a", **{field: value})
 
 
 def test_files_are_read_in_the_languages_that_their_names_say(tmp_path):

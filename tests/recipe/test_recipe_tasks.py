@@ -138,7 +138,6 @@ def test_objectives_that_are_refused(changes, message, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"label_smoothing": 0.1}, "label_smoothing is 0.1: it is not defined for a fused model"),
         ({"fuse": {"beta": -0.5}}, "model.fuse: beta=-0.5: must be a number of at least 0"),
         ({"fuse": {"alpha": float("nan")}}, "model.fuse.alpha must be a finite number"),
         ({"fuse": {"translation": []}}, r"model.fuse.translation: \[\] has too few entries"),

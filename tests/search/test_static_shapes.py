@@ -23,7 +23,7 @@ from peft import LoraConfig, get_peft_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_mlnmt import search
-from hf_mlnmt.generation.translating.batches import batches_by_tokens, filled
+from hf_mlnmt.generation.translating.batches import batches_by_tokens
 from hf_mlnmt.search.decoder import SourceTokens
 from hf_mlnmt.search.gpu import static_shapes
 from hf_mlnmt.search.transformer import TransformerDecoder
@@ -287,7 +287,8 @@ def test_a_file_is_captured_once(beams, monkeypatch, captures):
         for end, size in zip(accumulate(windows), windows, strict=True):
             of_window = range(end - size, end)
             for batch in batches_by_tokens([lines[i] for i in of_window], 4096, powers=True):
-                chosen = [of_window[i] for i in filled(batch)]
+                copies = (1 << (len(batch) - 1).bit_length()) - len(batch)  # up to a power of 2
+                chosen = [of_window[i] for i in [*batch, *[batch[-1]] * copies]]
                 ids = torch.zeros(len(chosen), lines[chosen[0]], dtype=torch.long)
                 ids[:, 0] = torch.tensor([targets[i] for i in chosen])
                 record = SimpleNamespace(steps=[], width=beams, config=config)

@@ -459,8 +459,6 @@ EMPTY = {
     "second": -1,
     "show": [],
     "count": 5,
-}
-EMPTY |= {
     "layer": None,
     "head": None,
     "beams": 0,
@@ -469,8 +467,8 @@ EMPTY |= {
     "terms": "",
     "keep": [],
     "best": "",
+    "offered": ((), ()),
 }
-EMPTY["offered"] = ((), ())
 
 
 def answered(api: Api, **given: Any) -> str:

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from hf_mlnmt import UserError
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.generation.translating.fusing import fuse_folders
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 THERE = {"files": {"source": "train.en", "target": "train.de"}}
@@ -94,6 +95,21 @@ def test_an_interrupted_run_ends_with_the_same_weights(data, tmp_path):
         path.unlink() if path.is_file() else path.rename(tmp_path / f"old-{name}")
     assert "going on from" in run(recipe, data, tmp_path / "part")
     assert same_weights(tmp_path / "whole", tmp_path / "part")
+
+
+def test_label_smoothing_of_a_fused_model_is_refused_before_anything_is_made(data, tmp_path):
+    """Of one that is fused here and of one that was, init_from, the same; without it a recipe trains either."""
+    fuse_folders([data / "tm", data / "lm"], data / "fused", lambda text: None)
+    begun = {"model": {}, "tasks": None, "data": {"train": THERE}, "init_from": "fused", "tokenizer": {"path": "fused"}}
+    for changes in ({}, begun):
+        recipe = recipe_of(tmp_path, label_smoothing=0.1, **changes)
+        with pytest.raises(
+            UserError, match=r"label_smoothing is 0.1: it is not defined for a fused model; set it to 0"
+        ):
+            run(recipe, data, tmp_path / "run")
+        assert not [path for path in (tmp_path / "run").rglob("*") if path.is_dir()]
+    run(recipe_of(tmp_path, **begun), data, tmp_path / "run")
+    assert json.loads((tmp_path / "run/average/config.json").read_text())["model_type"] == "mlnmt-fusion"
 
 
 def test_mistakes_that_need_the_models(data, tmp_path):

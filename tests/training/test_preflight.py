@@ -66,7 +66,7 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("model.settings.nonesuch=7", "recipe.yaml: model: TransformerConfig has no field 'nonesuch'"),
         ("model.settings.d_model=1000000", "model.settings.d_model must be at most 65,536"),
         ("model.settings.dropout=1.5", r"model.settings.dropout=1.5: must be in \[0, 1\)"),
-        ("model.settings.d_model=18", "model.settings.encoder_attention_heads=4: d_model=18 must be a multiple of it"),
+        ("model.settings.d_model=18", "model.settings.decoder_attention_heads=4: d_model=18 must be a multiple of it"),
         ("model.settings.d_model=big", "model.settings.d_model: expected int, got str"),
         ("model.settings.init_std=1", r"model.settings.init_std: expected float, got int .*as in 1\.0"),
         ("model.settings.activation_function=foo", "model.settings.activation_function='foo': must be one of gelu"),

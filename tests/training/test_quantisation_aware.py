@@ -102,5 +102,5 @@ def test_what_cannot_be_rounded():
     files = {"files": {"source": "a.en", "target": "a.de"}}
     content = {"languages": {"source": "en", "target": "de"}, "data": {"train": files, "dev": files}}
     content |= {"budget": {"steps": 10}, "precision": {"int8": True, "dtype": "auto"}}
-    with pytest.raises(UserError, match=r"precision\.int8 rounds in float32"):
+    with pytest.raises(UserError, match=r"precision\.int8: rounds in float32"):
         recipe_of(content, Path("x.yaml"))

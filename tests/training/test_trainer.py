@@ -255,7 +255,7 @@ def test_batches_follow_the_sampler(tmp_path):
     objective.collate = spy
     trainer.args.max_steps = 11
     trainer.train()
-    expected = [members for step in range(11) for members in sampler.members(step)]
+    expected = [batch for step in range(11) for batch in sampler.following(step)]
     assert seen[:11] == expected
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import bisect
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -46,12 +47,17 @@ def phrases_of(given: Any, what: str) -> Phrases:
             raise OptionError(
                 f"{what}: {given!r} has an empty phrase or alternative, or a control character; leave it out."
             )
-        phrases.append(tuple(" ".join(text.split()) for text in alternatives))
+        phrases.append(tuple(map(_in_one_form, alternatives)))
     return tuple(phrases)
 
 
+def _in_one_form(text: str) -> str:
+    """Returns a text whose white space is single spaces, and whose marks are joined with their characters (NFC)."""
+    return unicodedata.normalize("NFC", " ".join(text.split()))
+
+
 class Asked(NamedTuple):
-    """How a translation must begin: with the tokens `ids`, then with any tokens whose bytes begin with `rest`."""
+    """Asks that a translation begin with the tokens `ids`, then with any tokens whose bytes begin with `rest`."""
 
     ids: list[int]
     rest: bytes
@@ -210,7 +216,7 @@ class Terms:
         self.spelling, self.processing = spelling, processing
         self.targets: dict[str, list[str]] = {}
         for source, targets in terms.items():
-            self.targets.setdefault(self.fold(" ".join(source.split())), []).extend(targets)
+            self.targets.setdefault(self.fold(_in_one_form(source)), []).extend(targets)
 
     def of(self, text: str) -> dict[str, list[list[int]]]:
         """Returns the terms in a text, each with the tokens of its translations."""
@@ -221,7 +227,7 @@ class Terms:
 
     def found(self, text: str) -> list[str]:
         """Returns the terms in a text, in its order. Of terms at one place the longest counts."""
-        text = self.fold(" ".join(text.split()))
+        text = self.fold(_in_one_form(text))
         there = sorted((term for term in self.targets if term in text), key=lambda term: (-len(term), term))
         matches = re.finditer("|".join(f"({as_word(term)})" for term in there), text) if there else ()
         return list(dict.fromkeys(there[match.lastindex - 1] for match in matches if match.lastindex))

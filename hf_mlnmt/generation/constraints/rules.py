@@ -240,6 +240,11 @@ class TextConstraints:
             [text for each in phrases_of(text, f"bad_phrases of line {line}") for text in each] if text else []
             for line, text in zip(lines, given, strict=True)
         ]
+        for line, bad in zip(lines, phrases, strict=True):
+            for each in phrases_of(self.of_line("force_phrases", line) or [], "force_phrases") if bad else ():
+                if all(any(re.search(as_word(text), form) for text in bad) for form in each):
+                    what = f"force_phrases of line {line}: {each[0]!r} has what must not be there (bad_phrases)"
+                    raise OptionError(f"{what}. Leave one of the two out.")
         return [ForbiddenPhrases(self.spelling, phrases, self.ends, self.skipped, self.longest)]
 
 

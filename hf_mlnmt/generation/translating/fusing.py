@@ -233,7 +233,8 @@ def _config(members: list[Member], languages: list[Member], settings: dict[str, 
         )
         config.start_token_ids = [start_token(member, config) for member in configs]
     except (ValueError, StrictDataclassError) as error:
-        raise UserError(f"fuse: {str(error).strip().splitlines()[-1].strip()}.") from error
+        last = str(error).strip().splitlines()[-1].strip()
+        raise UserError(f"fuse: {last.removeprefix('ValueError: ')}.") from error
     return config
 
 

@@ -89,7 +89,7 @@ def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: boo
     Raises: UserError when it is not there, is not a translation model, or its vocabulary does not fit.
     """
     rounded = dtype == "int8"
-    if dtype not in ("auto", "int8") and not isinstance(getattr(torch, dtype, None), torch.dtype):
+    if dtype not in ("auto", "float32", "bfloat16", "float16", "float64", "int8"):
         raise UserError(f"dtype {dtype!r} is not known: use auto, float32, bfloat16, float16 or int8.")
     number = "float32" if rounded else dtype
     if device is not None and options.get("device_map") is not None:

@@ -469,6 +469,11 @@ class DecodingOptions:
         for name, texts in (("target_prefix", parts), ("prefix", [self.prefix])):
             if wrong := next((text for text in texts if isinstance(text, str) and CONTROL.search(text)), None):
                 yield f"{name}: {wrong!r} has a control character; leave it out."
+        for name in ("source_language", "target_language"):
+            value = getattr(self, name)
+            for code in value if isinstance(value, list | tuple) else [value]:
+                if code is not None and not isinstance(code, str):
+                    yield f"{name}: {code!r} is no code of a language, which is text."
         for name in ("force_phrases", "bad_phrases"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str | list | tuple):
