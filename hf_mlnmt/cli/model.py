@@ -1,4 +1,4 @@
-"""Work on models: average checkpoints, fuse models, take auxiliaries out, calibrate confidences, change a vocabulary."""
+"""Work on models: average checkpoints, fuse them, take auxiliaries out, calibrate confidences, change a vocabulary."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -24,7 +24,6 @@ from hf_mlnmt.data.tokenizer import language_code, languages_of, own_copy
 
 if TYPE_CHECKING:
     from hf_mlnmt.data.tokenizer import Tokenizers
-    from hf_mlnmt.generation.translating.loading import Parts
 
 _MARIAN_CODE = re.compile(r">>(.+)<<")
 
@@ -83,30 +82,16 @@ def pair_of(model: Any, source: str | None, target: str | None, name: str = "") 
     return model.pair(source, _choose("target_language", target, config.target_languages, name))
 
 
-def between(parts: Parts, source: str | None, target: str | None, name: str = "") -> tuple[Parts, Direction]:
-    """Returns the parts that translate between two languages, and their direction; of a model with modules its pair.
-
-    Raises: UserError as `direction`.
-    """
-    if not has_modules(parts.model):
-        return parts, direction(parts.model, parts.source, source, target, name)
-    pair = pair_of(parts.model, source, target, name)
-    return parts.of(pair.config.source_languages[0], pair.config.target_languages[0])._replace(model=pair), Direction()
-
-
-def told(tokenizers: Tokenizers, direction: Direction, target: str) -> Tokenizers:
+def told(tokenizers: Tokenizers, direction: Direction, target: str | None) -> Tokenizers:
     """Returns tokenizers that encode as the model is told a direction: copies with its codes, or a phrase in front."""
-    source = tokenizers.source
-    front = (*direction.prefix_ids, *_ids_of(source, direction.prefix_text.strip()))
+    source, phrase, front = tokenizers.source, direction.prefix_text.strip(), direction.prefix_ids
+    if phrase:
+        front = (*front, *source(phrase, add_special_tokens=False)["input_ids"])
     if direction.source is None:
-        return replace(tokenizers, front=front)
+        return replace(tokenizers, tell=None, front=front)
     copy = own_copy(source)
     copy.src_lang, copy.tgt_lang = direction.source, target
-    return replace(tokenizers, source=copy, target=copy, front=front)
-
-
-def _ids_of(tokenizer: Any, text: str) -> list[int]:
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
+    return replace(tokenizers, source=copy, target=copy, tell=None)
 
 
 def language_codes(tokenizer: Any) -> list[str]:

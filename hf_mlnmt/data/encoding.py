@@ -291,7 +291,7 @@ def encode_corpus(
         named, side, tag = spec.languages or {}, None, spec.tag or None
         tokenizers = tokenizers.between(named.get("source"), named.get("target"))
         how["language"] = named.get("target") if languages_of(tokenizers.source) else None
-        how |= {"front": list(tokenizers.front)} if tokenizers.front else {}
+        how |= tokenizers.told()
     made = {"placeholders": dict(placeholders)} if placeholders else {}
     origin = origin_of(spec, root, tokenizers, filter=repr(pair_filter), max_length=max_length, **made, **how)
     if there := reuse(folder, origin, check):

@@ -6,7 +6,7 @@ import json
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import groupby, islice
@@ -52,13 +52,15 @@ class Tokenizers:
 
     `processing` has the keys "source" and "target": what is done to text before `encode` and undone after decoding.
     `each`: language -> its own, where every language has one (`of_languages`); `between` then gives those of two.
-    `front`: ids before every source, by which the model is told a direction (directions.py).
+    `tell`: gives those of two languages for a model that is told them (directions.py); `front`: the ids before every
+    source that say so.
     """
 
     source: PreTrainedTokenizerBase
     target: PreTrainedTokenizerBase
     processing: dict[str, TextProcessing] = field(default_factory=dict)
     each: dict[str, PreTrainedTokenizerBase] = field(default_factory=dict)
+    tell: Callable[[Tokenizers, str | None, str | None], Tokenizers] | None = None
     front: tuple[int, ...] = ()
 
     @classmethod
@@ -69,10 +71,13 @@ class Tokenizers:
         return cls(first, first, each=dict(each))
 
     def between(self, source: str | None, target: str | None) -> Tokenizers:
-        """Returns the tokenizers of two languages; the same for all, unless every language has its own.
+        """Returns the tokenizers of two languages; the same for all, unless every language has its own, or the model is
+        told them.
 
-        Raises: UserError for a language without one, listing those there are.
+        Raises: UserError for a language without one, or without a code, listing those there are.
         """
+        if self.tell is not None:
+            return self.tell(self, source, target)
         if not self.each:
             return self
         for language in (source, target):
@@ -98,6 +103,11 @@ class Tokenizers:
         """Returns every tokenizer by its language or side; a joint one is the source's."""
         sides = {"source": self.source} if self.joint else {"source": self.source, "target": self.target}
         return self.each or sides
+
+    def told(self) -> dict[str, Any]:
+        """Returns how the languages are told, for digests: ids in front of a source, codes of the tokenizers."""
+        codes = [getattr(self.source, name, None) for name in ("src_lang", "tgt_lang")]
+        return ({"front": list(self.front)} if self.front else {}) | ({"codes": codes} if any(codes) else {})
 
     def language_ids(self) -> dict[str, int]:
         """Returns the languages that the source's tokenizer has codes for, and the codes' ids."""

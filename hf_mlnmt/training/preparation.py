@@ -299,18 +299,14 @@ class Preparation:
         model = SimpleNamespace(config=self.base)
         if self.base is None or not target or not is_told(model, self.tokenizers.source):
             return None
-        source = (
-            None if hasattr(self.tokenizers.source, "supported_language_codes") else source
-        )  # Marian's are targets'
+        if hasattr(self.tokenizers.source, "supported_language_codes"):
+            source = None  # Marian is told the target language alone
         name = str(read_sources(self.recipe.init_from or {})["all"])
         return direction(model, self.tokenizers.source, source, target, name)
 
-    def between(self, source: str | None, target: str | None) -> Tokenizers:
-        """Returns the tokenizers of two languages, told them as the base model is. UserError for an unknown code."""
-        told_by = self.direction(source, target)
-        if told_by is None or target is None:
-            return self.tokenizers.between(source, target)
-        return told(self.tokenizers, told_by, target)
+    def _told(self, tokenizers: Tokenizers, source: str | None, target: str | None) -> Tokenizers:
+        way = self.direction(source, target)
+        return dataclasses.replace(tokenizers, tell=None) if way is None else told(tokenizers, way, target)
 
     @cached_property
     def tokenizers(self) -> Tokenizers:
@@ -326,7 +322,7 @@ class Preparation:
                 given = with_end(ending(loaded), str(name), self.tell, self.base is not None)
             given = with_mask(given) if settings.mask else given
             if not (given.each and self.recipe.model.add_to):
-                return given
+                return given if self.base is None else dataclasses.replace(given, tell=self._told)
         made, made_of = folder.made_from(self.output), self._origin_of_tokenizers()
         if not place.is_dir() or not (made.same("tokenizer", made_of) or folder.has_begun(self.output)):
             with atomic_folder(place) as new:
@@ -500,7 +496,7 @@ class Preparation:
     def objective(self, task: TaskCorpora, model: PreTrainedModel) -> Objective:
         """Returns a task's objective, made for a model. Raises: UserError naming the task."""
         sides, tokenizers = frozenset(text.side for text in task.texts if text.side), self.tokenizers
-        if tokenizers.each and task.pairs:
+        if task.pairs:
             tokenizers = tokenizers.between(task.languages["source"], task.languages["target"])
         given = Ingredients(model, tokenizers, task.languages, self.recipe.label_smoothing, task.seed, sides, self.root)
         with naming(f"{self.recipe.path}: task '{task.name}'"):
@@ -520,7 +516,7 @@ class Preparation:
         return dev.DevSet(
             encoded,
             raw.references,
-            self.between(languages.get("source"), languages.get("target")).decode_target,
+            self.tokenizers.between(languages.get("source"), languages.get("target")).decode_target,
             [dev.metric(metric, *how) for metric in self.recipe.evaluation.metrics],
             sources=raw.sources,
             num_beams=self.recipe.evaluation.beams,

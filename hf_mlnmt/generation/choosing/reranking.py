@@ -33,7 +33,7 @@ import numpy as np
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.languages import check_direction
 from hf_mlnmt.common.made_from import identity_of_model
-from hf_mlnmt.data.directions import Direction, between, is_told
+from hf_mlnmt.data.directions import Direction, is_told
 from hf_mlnmt.generation.choosing.commands import LineScorer
 from hf_mlnmt.generation.translating.batches import Generated, batches_by_tokens, negative_logs, token_logs_of
 from hf_mlnmt.generation.translating.hypotheses import Candidate, Hypothesis
@@ -204,7 +204,7 @@ def given_translations(
 
     The function takes sources, translations and a name for messages, and returns a `Given` for each translation.
     """
-    parts, way = between(parts, *(pair if is_told(parts.model, parts.source) else (None, None)), folder)
+    parts, way = parts.between(*(pair if is_told(parts.model, parts.source) else (None, None)), folder)
     encoder = TextEncoder(parts.tokenizers, way, prefix)
     forced = way.generate.get("forced_bos_token_id", parts.model.generation_config.forced_bos_token_id)
     first = [] if forced is None else [forced]

@@ -32,7 +32,7 @@ from hf_mlnmt.common.model_folder import (
 )
 from hf_mlnmt.convert.huggingface import KNOWN
 from hf_mlnmt.convert.importing import import_model
-from hf_mlnmt.data.directions import has_modules
+from hf_mlnmt.data.directions import Direction, direction, has_modules, pair_of
 from hf_mlnmt.data.placeholders import checked_patterns
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.text import ending
@@ -75,6 +75,16 @@ class Parts(NamedTuple):
     def of(self, source: str | None, target: str | None = None) -> Parts:
         """Chooses the tokenizers of these languages (None: the source's), where every language has its own."""
         return self if source is None else self._replace(tokenizers=self.tokenizers.between(source, target or source))
+
+    def between(self, source: str | None, target: str | None, name: str = "") -> tuple[Parts, Direction]:
+        """Returns the parts that translate between two languages, and their direction; of a model with modules its
+        pair. Raises: UserError as `direction`."""
+        if not has_modules(self.model):
+            return self, direction(self.model, self.source, source, target, name)
+        pair = pair_of(self.model, source, target, name)
+        return self.of(pair.config.source_languages[0], pair.config.target_languages[0])._replace(
+            model=pair
+        ), Direction()
 
 
 def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: bool = False, **options: Any) -> Parts:

@@ -24,7 +24,6 @@ from transformers.generation.logits_process import (
 )
 
 from hf_mlnmt.common.errors import OptionError, UserError
-from hf_mlnmt.data.directions import between
 from hf_mlnmt.data.shuffling import mixed
 from hf_mlnmt.data.tokenizer import EXPECTS, decode, own_copy
 from hf_mlnmt.data.words import is_unspaced
@@ -127,7 +126,7 @@ class BatchSearch:
         self.pipeline, self.first_line, self.options, self.name = pipeline, first_line, options, pipeline.name
         # A prefix of the caller's own stands in for the languages.
         languages = (None, None) if options.prefix else (options.source_language, options.target_language)
-        parts, way = between(pipeline.parts, *languages, self.name)
+        parts, way = pipeline.parts.between(*languages, self.name)
         self.parts = parts
         settings = parts.model.generation_config
         trained = getattr(settings, "max_source_tokens", None) if options.split_long else None
