@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt.common.errors import UserError, say_once, suggest
+from hf_mlnmt.common.languages import same_language
 from hf_mlnmt.data.tokenizer import language_code, languages_of, own_copy
 
 if TYPE_CHECKING:
@@ -147,8 +148,8 @@ def _choose(option: str, code: str | None, codes: Iterable[str], name: str) -> s
         return known[0]
     problem = "needed by this model"
     if code:
-        beginning = next((f" (did you mean '{other}'?)" for other in known if other[:2] == code[:2]), "")
-        problem = f"unknown code {code!r}{suggest(code, known) or beginning}"
+        same = next((f" (did you mean '{other}'?)" for other in known if same_language(code, other)), "")
+        problem = f"unknown code {code!r}{same or suggest(code, known)}"
     raise UserError(f"{option}: {problem}. {name or 'The model'} knows: {', '.join(known)}.")
 
 
