@@ -17,14 +17,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from hf_mlnmt.common.errors import UserError, say_once, suggest
 from hf_mlnmt.common.languages import same_language
-from hf_mlnmt.data.tokenizer import language_code, languages_of, own_copy
-
-if TYPE_CHECKING:
-    from hf_mlnmt.data.tokenizer import Tokenizers
+from hf_mlnmt.common.model_folder import read_config
+from hf_mlnmt.data.tokenizer import Tokenizers, language_code, languages_of, load_tokenizers, own_copy
 
 _MARIAN_CODE = re.compile(r">>(.+)<<")
 
@@ -69,6 +69,14 @@ def direction(model: Any, tokenizer: Any, source: str | None, target: str | None
         if value is not None:
             raise UserError(f"{option} {value!r}: {name or 'this model'} has no language codes. Leave the option out.")
     return Direction()
+
+
+def told_of(folder: str | Path, source: str, target: str) -> dict[str, str]:
+    """Returns the language options of the pipeline of a model in a folder: none where it translates one pair."""
+    tokenizers = load_tokenizers(folder)
+    if not tokenizers.each and not is_told(SimpleNamespace(config=read_config(folder)), tokenizers.source):
+        return {}
+    return {"source_language": source, "target_language": target}
 
 
 def has_modules(model: Any) -> bool:

@@ -317,6 +317,16 @@ class Round(Section):
 
 
 @dataclass
+class Keep(Section):
+    """Text that the model of init_from translates before it is trained on, so that it forgets less."""
+
+    text: str | list[str] = key(REQUIRED, "Files of one sentence a line, of the source language, relative to --data.")
+    share: Annotated[float, Range(0, 0.99, above=True)] = key(0.1, "Its share of the batches.")
+    languages: Languages | None = key(None, "The direction that is kept; unless told, the recipe's.")
+    limit: Annotated[int, Range(1, 10**9)] | None = key(None, "So many lines are translated; unless told, all.")
+
+
+@dataclass
 class Adapter(Section):
     """An adapter of PEFT (extra `peft`): what is trained in the place of the weights of init_from, which stay."""
 
@@ -545,6 +555,7 @@ class Recipe(Section):
     init_from: str | Annotated[Parts, Field(min_length=1)] | None = key(
         None, "Weights to begin with: a folder or Hub name, or part -> folder (encoder, decoder, embeddings, all)."
     )
+    keep: Keep | None = key(None, "What the model of init_from is not to forget (docs/fine-tuning.md).")
     adapter: Adapter | None = key(None, "Train an adapter of the model of init_from, and not its weights.")
     tokenizer: Tokenizer = key(Tokenizer, "The tokenizer.")
     batch: Batches = key(Batches, "The size of a batch.")

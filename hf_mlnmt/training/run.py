@@ -62,6 +62,7 @@ from hf_mlnmt.training.arguments import Schedule
 from hf_mlnmt.training.dev import Alone, DevSet
 from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.init_from import local_folder, read_sources
+from hf_mlnmt.training.keeping import translate_kept, with_kept
 from hf_mlnmt.training.preflight import check_before, check_lengths
 from hf_mlnmt.training.preparation import ACCOUNT, Preparation, measured_by
 from hf_mlnmt.training.processes import check_same, common, join_group, main_first, of_main, together
@@ -180,12 +181,26 @@ def train_in_folder(run: Run, dry_run: bool) -> Results | None:
     with folder.explained(run.output), arguments.tracking_in(run.output):
         if run.is_main:
             folder.check_output(run.output)
+        if run.recipe.keep is not None:
+            run = _keeping(run, dry_run)
         if dry_run:
             dry_run_of_one(run)
             return None
         alone = folder.alone(run.output) if run.is_main else nullcontext()
         with alone, callbacks.sigterm_interrupts():
             return train_one(run)
+
+
+def _keeping(run: Run, dry_run: bool) -> Run:
+    """Translates what is to be kept, unless it was, or this is a dry run; returns the run with the task of it."""
+    with together():
+        if run.is_main and not dry_run:
+            watcher = Watcher(run.tell, run.progress) if run.progress else Watcher(run.tell)
+            translate_kept(run.recipe, run.data, run.output, watcher)
+    recipe = with_kept(run.recipe, run.output)
+    if recipe is run.recipe:
+        run.tell("keep: its text is still to be translated: what follows is without it.")
+    return dataclasses.replace(run, recipe=recipe)
 
 
 def train_one(run: Run) -> Results | None:

@@ -14,8 +14,9 @@ from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.common.languages import check_direction, direction_of
 from hf_mlnmt.common.model_folder import check_name, fetch_small_files
 from hf_mlnmt.data.corpus import FILES
+from hf_mlnmt.data.directions import language_codes, told_of
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.data.tokenizer import languages_of, load_tokenizers
+from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.data.words import words
 from hf_mlnmt.generation.synthetic.methods import USUAL, Method
 from hf_mlnmt.generation.translating.fusing import fuse_folders
@@ -145,9 +146,7 @@ def _check_teacher(name: str, source: str, target: str) -> dict[str, str]:
     small = fetch_small_files(name)
     check_direction(small, (source, target), f"--teacher {name}", "It would teach another language.")
     tokenizers = load_tokenizers(small)
-    known = list(tokenizers.each) or languages_of(tokenizers.source)
-    if not known:
-        return {}
-    if target not in known:
+    known = list(tokenizers.each) or language_codes(tokenizers.source)
+    if known and target not in known:
         raise UserError(f"--teacher {name}: knows {', '.join(known)}, and not {target}. Give one that does.")
-    return {"source_language": source, "target_language": target}
+    return told_of(small, source, target)

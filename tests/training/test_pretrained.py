@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from helpers import foreign_translators as families
+from helpers import fresh
 from helpers.tiny_run import run, write_recipe
 from helpers.toy_translators import SENTENCES
+from peft import PeftModel
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     DataCollatorForSeq2Seq,
+    GenerationConfig,
     MBart50Tokenizer,
     MBartTokenizer,
     Seq2SeqTrainer,
@@ -23,6 +28,8 @@ from transformers import (
 )
 
 from hf_mlnmt import UserError
+from hf_mlnmt.data.encoded import Encoded
+from hf_mlnmt.generation import TranslationPipeline
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PAIRS = 24
@@ -35,6 +42,8 @@ LANGUAGES = {
     "mbart50": ("en_XX", "de_DE"),
     "t5": ("en", "de"),
 }
+EACH = {"every": STEPS, "best": "mean_bleu"}
+FILES = {"files": {"source": "sources.txt", "target": "targets.txt"}}
 IN_FRONT = {"marian": ">>fra<< ", "t5": "translate English to German: "}
 
 
@@ -63,10 +72,9 @@ def bases(tmp_path_factory) -> Path:
 
 def fine_tune(folder: Path, family: str, output: Path, **changes: Any) -> Path:
     source, target = LANGUAGES[family]
-    files = {"files": {"source": "sources.txt", "target": "targets.txt"}}
     settings: dict[str, Any] = {
         "languages": {"source": source, "target": target},
-        "data": {"train": files, "dev": files, "test": {}, "max_length": 60},
+        "data": {"train": FILES, "dev": FILES, "test": {}, "max_length": 60},
         "init_from": family,
         "model": {},
         "tokenizer": {"path": family},
@@ -160,3 +168,78 @@ def test_a_code_that_the_model_lacks(bases, tmp_path, family, target, message):
     languages = {"source": LANGUAGES[family][0], "target": target}
     with pytest.raises(UserError, match=message):
         fine_tune(bases, family, tmp_path / "run", languages=languages)
+
+
+def test_what_is_kept_is_the_base_models_own_translation(bases, tmp_path):
+    """A tenth of the batches; started again with the same arguments it is finished, with others it says so."""
+    keep = {"text": "sources.txt", "share": 0.25, "languages": {"source": "eng_Latn", "target": "fra_Latn"}}
+    shutil.copytree(bases / "nllb", bases / "short")
+    settings = GenerationConfig.from_pretrained(bases / "short")
+    settings.max_new_tokens, settings.forced_eos_token_id = 6, 2  # random weights do not end by themselves
+    settings.save_pretrained(bases / "short")
+    changes = {"init_from": "short", "tokenizer": {"path": "short"}, "budget": {"steps": 8}, "evaluation": {"every": 8}}
+    output = fine_tune(bases, "nllb", tmp_path / "run", keep=keep, **changes)
+    kept = {side: (output / "kept" / f"{side}.txt") for side in ("source", "target")}
+    base = TranslationPipeline.from_pretrained(str(bases / "short"))
+    sources = kept["source"].read_text().splitlines()
+    assert set(sources) <= set(SENTENCES[:PAIRS])
+    there = base(sources, num_beams=5, source_language="eng_Latn", target_language="fra_Latn")
+    assert kept["target"].read_text().splitlines() == there
+    trained = yaml.safe_load((output / "recipe.yaml").read_text())
+    assert {name: task["share"] for name, task in trained["tasks"].items()} == {"translation": 1, "kept": 1 / 3}
+    assert trained["tasks"]["kept"]["languages"] == keep["languages"]
+    assert "is finished" in run(tmp_path / "run.yaml", bases, output)
+    encoded = sorted(path.name for path in (output / "data").iterdir())
+    assert encoded == ["dev", "kept.0", "translation.0"]
+
+
+def test_several_pairs_both_ways(bases, tmp_path):
+    """Each batch tells its own languages: the labels begin with the target's code, the sources with their own."""
+    pairs = {"en-de": ("eng_Latn", "deu_Latn"), "fr-en": ("fra_Latn", "eng_Latn")}
+    tasks = {}
+    for name, (source, target) in pairs.items():
+        tasks[name] = {"data": FILES, "languages": {"source": source, "target": target}, "dev": FILES}
+    output = tmp_path / "run"
+    fine_tune(bases, "nllb", output, tasks=tasks, data={"train": None, "dev": None, "test": {}}, evaluation=EACH)
+    tokenizer = AutoTokenizer.from_pretrained(bases / "nllb")
+    for name, languages in pairs.items():
+        tokenizer.src_lang, tokenizer.tgt_lang = languages
+        rows = tokenizer(SENTENCES[:PAIRS], text_target=SENTENCES[PAIRS : 2 * PAIRS])
+        encoded = Encoded(output / "data" / f"{name}.0")
+        assert [encoded[number]["input_ids"].tolist() for number in range(PAIRS)] == rows["input_ids"]
+        assert [encoded[number]["labels"].tolist() for number in range(PAIRS)] == rows["labels"]
+
+
+@pytest.mark.parametrize("family", ["marian", "nllb", "t5"])
+def test_lora_is_what_it_is_merged_into(bases, tmp_path, family):
+    output = fine_tune(bases, family, tmp_path / "run", adapter={"r": 2})
+    merged = AutoModelForSeq2SeqLM.from_pretrained(output / "average")
+    base = AutoModelForSeq2SeqLM.from_pretrained(bases / family)
+    assert type(merged) is type(base)
+    before = {name: tensor.clone() for name, tensor in base.state_dict().items()}
+    apart = PeftModel.from_pretrained(base, output / "average" / "adapter").merge_and_unload().state_dict()
+    changed = 0
+    for name, tensor in merged.state_dict().items():
+        torch.testing.assert_close(tensor, apart[name], msg=name)
+        changed += not torch.equal(tensor, before[name])
+    assert changed >= 12
+
+
+def test_it_loads_and_translates_without_the_package(bases, tmp_path):
+    """In a process that cannot import it: the same text as here."""
+    output = fine_tune(bases, "nllb", tmp_path / "run")
+    code = f"""
+import sys
+sys.modules["hf_mlnmt"] = None
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained({str(output / "average")!r}, src_lang="eng_Latn")
+model = AutoModelForSeq2SeqLM.from_pretrained({str(output / "average")!r})
+ids = model.generate(
+    **tokenizer({SENTENCES[0]!r}, return_tensors="pt"), forced_bos_token_id=tokenizer.convert_tokens_to_ids("deu_Latn")
+)
+print(tokenizer.batch_decode(ids, skip_special_tokens=True)[0])
+"""
+    done = fresh.python("-c", code)
+    assert not done.returncode, done.stderr
+    here = TranslationPipeline.from_pretrained(str(output / "average"))
+    assert done.stdout.strip() == here(SENTENCES[0], source_language="eng_Latn", target_language="deu_Latn").strip()
