@@ -6,6 +6,7 @@ Marian, multilingual    | -                            | `>>deu<<` before the so
 NLLB, M2M100, mBART-50  | the tokenizer's src_lang     | first token of the translation is forced
 mBART-25                | the tokenizer's src_lang     | the decoder starts with the code
 T5, mT5                 | "translate English to German: " before the source
+MADLAD                  | -                            | `<2de>` before the source, an entry of T5's vocabulary
 ours, modules of each   | chooses its encoder          | chooses its decoder
 one pair                | -                            | -
 
@@ -26,7 +27,7 @@ from hf_mlnmt.common.languages import same_language
 from hf_mlnmt.common.model_folder import read_config
 from hf_mlnmt.data.tokenizer import Tokenizers, language_code, languages_of, load_tokenizers, own_copy
 
-_MARIAN_CODE = re.compile(r">>(.+)<<")
+_CODE = re.compile(r"(?:>>|<2)([^<>]+)(?:<<|>)")  # Marian's and MADLAD's
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,11 @@ def direction(model: Any, tokenizer: Any, source: str | None, target: str | None
     if hasattr(tokenizer, "src_lang"):
         return _coded(model, tokenizer, source, target, name)
     if model.config.model_type in _PHRASED:
-        return Direction(prefix_text=_phrase(model, source, target, name))
+        if target and tokenizer.convert_tokens_to_ids(f"<2{target}>") not in (None, tokenizer.unk_token_id):
+            return Direction(prefix_text=f"<2{target}> ")
+        if not (known := _prefix_tokens(tokenizer)):
+            return Direction(prefix_text=_phrase(model, source, target, name))
+        _choose("target_language", target, known, name)
     known = _prefix_tokens(tokenizer)
     if source is not None and known and source not in known:
         say_once(
@@ -141,11 +146,13 @@ def _code_ids(tokenizer: Any) -> dict[str, int]:
 
 
 def _prefix_tokens(tokenizer: Any) -> dict[str, str]:
-    """Returns {code: token before the source} of a tokenizer of this package or of Marian's."""
+    """Returns {code: token before the source} of a tokenizer of this package, of Marian's or of MADLAD's."""
     if languages := languages_of(tokenizer):
         return {language: language_code(language) for language in languages}
     tokens = getattr(tokenizer, "supported_language_codes", ())
-    return {match[1]: token for token in sorted(tokens) if (match := _MARIAN_CODE.fullmatch(token))}
+    if type(tokenizer).__name__.startswith("T5Tokenizer"):
+        tokens = tokenizer.get_vocab()
+    return {match[1]: token for token in sorted(tokens) if (match := _CODE.fullmatch(token))}
 
 
 def _choose(option: str, code: str | None, codes: Iterable[str], name: str) -> str:

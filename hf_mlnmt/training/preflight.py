@@ -246,6 +246,9 @@ def _in_words(text: str) -> str:
     return f"model.settings.{named[1]}={named[2]}." if named else f"model: {reason}."
 
 
+SMALLER = "Lower model.shape, the sizes under model.settings or tokenizer.vocab_size."
+
+
 def check_memory(recipe: Recipe, parameters: int, processes: int) -> None:
     """Refuses a training whose weights, gradients and optimizer's state alone are more than this machine's memory."""
     bytes_of_weight = 4 if recipe.adapter else BYTES_OF_WEIGHT[recipe.optimizer.name]  # an adapter has few weights
@@ -255,8 +258,8 @@ def check_memory(recipe: Recipe, parameters: int, processes: int) -> None:
         each = f", each in {processes} processes" if on_cpu and processes > 1 else ""
         raise UserError(
             f"{recipe.path}: {parameters:,} parameters with their gradients and the optimizer's state take "
-            f"{needed:,.1f} GiB of memory{each}, and this machine has {there:,.1f}. Lower model.shape, the sizes under "
-            "model.settings or tokenizer.vocab_size."
+            f"{needed:,.1f} GiB of memory{each}, and this machine has {there:,.1f}. "
+            + ("Train an adapter, or cut the vocabulary first: hf-mlnmt model trim." if recipe.init_from else SMALLER)
         )
 
 

@@ -101,3 +101,14 @@ def t5(pieces):
     config = T5Config(**sizes, dropout_rate=0.0, decoder_start_token_id=0, eos_token_id=1, pad_token_id=0)
     config.task_specific_params = {"translation_en_to_de": {"prefix": "translate English to German: "}}
     return tokenizer, random_weights(T5ForConditionalGeneration(config))
+
+
+def madlad(pieces):
+    """T5 with gated feed-forward layers and an output of its own, told by an entry of the vocabulary: <2de>."""
+    codes = [(f"<2{code}>", 0.0) for code in ("en", "de", "fra")]
+    vocabulary = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), *codes, *pieces]
+    tokenizer = T5Tokenizer(vocab=vocabulary, extra_ids=0, pad_token="<s>", model_max_length=64)
+    sizes = {"vocab_size": len(tokenizer), "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    config = T5Config(**sizes, feed_forward_proj="gated-gelu", tie_word_embeddings=False, dropout_rate=0.0)
+    config.decoder_start_token_id, config.pad_token_id, config.eos_token_id = 1, 1, 2
+    return tokenizer, random_weights(T5ForConditionalGeneration(config))

@@ -41,10 +41,11 @@ LANGUAGES = {
     "mbart": ("en_XX", "de_DE"),
     "mbart50": ("en_XX", "de_DE"),
     "t5": ("en", "de"),
+    "madlad": ("en", "de"),
 }
 EACH = {"every": STEPS, "best": "mean_bleu"}
 FILES = {"files": {"source": "sources.txt", "target": "targets.txt"}}
-IN_FRONT = {"marian": ">>fra<< ", "t5": "translate English to German: "}
+IN_FRONT = {"marian": ">>fra<< ", "t5": "translate English to German: ", "madlad": "<2de> "}
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +60,7 @@ def bases(tmp_path_factory) -> Path:
         "mbart": families.mbart(MBartTokenizer, pieces),
         "mbart50": families.mbart(MBart50Tokenizer, pieces),
         "t5": families.t5(pieces),
+        "madlad": families.madlad(pieces),
     }
     for name, (tokenizer, model) in made.items():
         for key in ("encoder_layerdrop", "decoder_layerdrop", "attention_dropout"):
@@ -161,6 +163,7 @@ def test_the_result_is_what_came_in(bases, tmp_path, family):
         ("mbart50", "es", r"unknown code 'es' \(did you mean 'es_XX'\?\)"),
         ("mbart50", "de", r"unknown code 'de' \(did you mean 'de_DE'\?\)"),
         ("marian", "fr", r"unknown code 'fr' \(did you mean 'fra'\?\)"),
+        ("madlad", "fr", r"unknown code 'fr' \(did you mean 'fra'\?\)"),
         ("t5", "fr", "was not taught 'en' to 'fr'; it knows: en_to_de"),
     ],
 )
