@@ -76,10 +76,10 @@ def direction(model: Any, tokenizer: Any, source: str | None, target: str | None
     return Direction()
 
 
-def told_of(folder: str | Path, source: str, target: str) -> dict[str, str]:
+def told_of(folder: str | Path, source: str, target: str) -> dict[str, Any]:
     """Returns the language options of the pipeline of a model in a folder: none where it translates one pair."""
     tokenizers = load_tokenizers(folder)
-    if not tokenizers.each and not is_told(SimpleNamespace(config=read_config(folder)), tokenizers.source):
+    if not tokenizers.each and not is_told(SimpleNamespace(config=read_config(Path(folder))), tokenizers.source):
         return {}
     return {"source_language": source, "target_language": target}
 

@@ -179,7 +179,7 @@ LICENCES = frozenset(_LICENCES.split())
 
 @dataclass
 class Languages(Section):
-    """Two-letter codes; for scores, text processing and the model card. Corpora may name others."""
+    """Codes of two letters, or a pretrained model's own, as eng_Latn. Corpora may name others."""
 
     source: Language = key(REQUIRED, "Code of the language that is translated from.")
     target: Language = key(REQUIRED, "Code of the language that is translated into.")
