@@ -6,10 +6,9 @@
 | Chains | hypotheses that do not meet: of greedy search and of draws |
 | Record | what was chosen at each step, for the whole batch: sequences are read off at the end |
 
-The rules are those of `GenerationMixin._update_finished_beams` and `_check_early_stop_heuristic`: of the best
-`num_beams` candidates those that end are finished, scored by log P / length^penalty; nothing is added to a sentence of
-which no beam, scored at its present length, is better than the worst of `num_beams` finished ones (`early_stopping`
-False; True: once there are as many; "never": scored at the longest length, where the penalty favours length).
+The rules (strategies.py) are those of `GenerationMixin._update_finished_beams` and `_check_early_stop_heuristic`. With
+`early_stopping` True a sentence is closed once `num_beams` hypotheses are finished; with "never" (4) scores its best
+beam at the longest length, where the penalty favours length.
 
 Tensors stay where they are and no value is read, so that a graph on a card can repeat all of it (static_shapes.py).
 """

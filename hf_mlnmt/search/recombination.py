@@ -148,14 +148,7 @@ class Trellis:
 
 @torch.no_grad()
 def build_trellis(
-    decoder: Any,
-    source: SourceBatch,
-    prompt: Tensor,
-    ends: list[int],
-    beams: int,
-    k: int,
-    longest: int,
-    tolerance: float,
+    decoder: Any, source: SourceBatch, prompt: Tensor, ends: list, beams: int, k: int, longest: int, tolerance: float
 ) -> list[Trellis]:
     """Builds the trellis of each sentence by a beam search with recombination that keeps everything.
 

@@ -65,7 +65,7 @@ from hf_mlnmt.generation.translating.options import (
 from hf_mlnmt.generation.translating.segments import Input, TextEncoder, source_limit
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
 from hf_mlnmt.search.hypotheses import normalized
-from hf_mlnmt.search.rules import Abandon, TopNSigma
+from hf_mlnmt.search.rules import BetweenSteps, TopNSigma
 
 if TYPE_CHECKING:
     from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
@@ -246,7 +246,7 @@ class BatchSearch:
             others = options.generate.get("logits_processor", [])
             arguments["logits_processor"] = LogitsProcessorList([*others, *rules])
         if abandoned is not None:
-            arguments["stopping_criteria"] = [*options.generate.get("stopping_criteria", []), Abandon(abandoned)]
+            arguments["stopping_criteria"] = [*options.generate.get("stopping_criteria", []), BetweenSteps(abandoned)]
         scored = options.in_lists or bool(options.rerank)
         rows = generate(self.parts, [piece.ids for piece in inputs], arguments, self.skipped, scored)
         for row, demands in zip(rows, asked or [], strict=asked is not None):
@@ -393,7 +393,10 @@ class BatchSearch:
             arguments["output_scores"] = True  # without which Transformers' loop keeps the sums for itself
         arguments = arguments_of_texts(arguments, numbers)
         if abandoned is not None:
-            arguments["stopping_criteria"] = [*self.options.generate.get("stopping_criteria", []), Abandon(abandoned)]
+            arguments["stopping_criteria"] = [
+                *self.options.generate.get("stopping_criteria", []),
+                BetweenSteps(abandoned),
+            ]
         ids, mask = pad([piece.ids for piece in inputs], self.parts.source.pad_token_id or 0, model.device)
         output = model.generate(input_ids=ids, attention_mask=mask, **arguments)
         rows = output.sequences[:, 1 + self.skipped :].tolist()

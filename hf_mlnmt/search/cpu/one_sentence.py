@@ -70,9 +70,11 @@ class Wanted:
         self.length_penalties = torch.tensor([1.0, *penalties], **NUMBERS)  # of each length
 
     @classmethod
-    def of(cls, choice: type[SearchStrategy], rules: Rules, config: Any, start: int, vocabulary: int) -> Wanted | None:
+    def of(
+        cls, strategy: type[SearchStrategy], rules: Rules, config: Any, start: int, vocabulary: int
+    ) -> Wanted | None:
         """Returns the options of a generation config as generate() prepares it; None where search.c lacks one."""
-        if choice not in KNOWN or (choice is Greedy and config.num_return_sequences > 1):
+        if strategy not in KNOWN or (strategy is Greedy and config.num_return_sequences > 1):
             return None
         if rules.max_length is None or rules.by_length is None:
             return None

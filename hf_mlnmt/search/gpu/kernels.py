@@ -175,7 +175,7 @@ def _beams_kernel(
         if changed:
             log_sum = tl.where(tl.load(forced + now), 0.0, log_sum)  # the table's row is log P then
 
-    # The best candidates, as `Stage.candidates` orders them.
+    # (1) The best candidates, in the order of `Stage.choose_beams`.
     slots = tl.arange(0, wide)
     found = _empty(slots, count)
     worst = tl.min(found, 0)
@@ -199,24 +199,20 @@ def _beams_kernel(
     number = tl.where(is_candidate, _number(found), 0)
     over = (tl.load(is_end + number % vocabulary, mask=is_candidate, other=0) != 0) | (now >= tl.load(final))
 
-    # `Hypotheses.finish`
+    # (2) `Hypotheses.finish`
     is_open = tl.load(open_ + sentence) != 0
     old = tl.load(best + mine, mask=real, other=float("-inf"))
     old_last = tl.load(last + mine, mask=real, other=-1)
     ended = tl.where(over & is_open, tl.div_rn(sums, tl.load(length_penalties + 2 * now)), float("-inf"))
     old_key = tl.where(real, _key(old, beam), LOWEST)
     new_key = tl.where(slots < width, _key(ended, width + slots), LOWEST)
-    old_rank = _above(old_key, old_key) + _above(old_key, new_key)
-    new_rank = _above(new_key, new_key) + _above(new_key, old_key)
-    # Places behind the real ones have the rank of all that are real: no lane.
-    kept = _ordered(old, tl.where(real, old_rank, -1), beam) + _ordered(
-        ended, tl.where(slots < width, new_rank, -1), beam
-    )
-    kept_last = _ordered(old_last, tl.where(real, old_rank, -1), beam) + _ordered(
-        number + tl.load(first_candidate), tl.where(slots < width, new_rank, -1), beam
-    )
+    # Places behind the real ones would have the rank of all that are real: no lane.
+    old_rank = tl.where(real, _above(old_key, old_key) + _above(old_key, new_key), -1)
+    new_rank = tl.where(slots < width, _above(new_key, new_key) + _above(new_key, old_key), -1)
+    kept = _ordered(old, old_rank, beam) + _ordered(ended, new_rank, beam)
+    kept_last = _ordered(old_last, old_rank, beam) + _ordered(number + tl.load(first_candidate), new_rank, beam)
 
-    # `Hypotheses.go_on` and `close`
+    # (3) `Hypotheses.go_on`, (4) `Hypotheses.close`
     onward = sums + tl.where(over, -1.0e9, 0.0)
     rank = tl.where(is_candidate, _key(onward, slots), LOWEST)
     rank = tl.where(is_candidate, _above(rank, rank), -1)
