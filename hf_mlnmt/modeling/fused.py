@@ -250,7 +250,7 @@ def prepared_attention(function: Callable, query: Tensor) -> Callable | None:
     def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *given: Any, **named: Any) -> Any:
         if mixed:
             query, key, value = (x.float() if x.dtype.itemsize == 2 else x for x in (query, key, value))
-        # Autocast would make them narrow again.
+        # Autocast would cast them to 16 bits again.
         own = torch.autocast("cpu", enabled=False) if mixed else nullcontext()
         with own, kernels_without_plans(query.device):
             return function(module, query, key, value, *given, **named)

@@ -100,7 +100,7 @@ class Hypotheses:
 
 
 class Chains:
-    """Hypotheses that do not meet: which of them go on, (sentences, width); open (sentences,): one does."""
+    """Hypotheses that do not meet. going (sentences, width): which go on; open (sentences,): whether any does."""
 
     def __init__(self, sentences: int, width: int, pad_token: Any, device: Any):
         self.going = torch.empty(sentences, width, dtype=torch.bool, device=device)
@@ -123,7 +123,7 @@ class Chains:
         return torch.where(self.going, tokens, self.pad_token)
 
     def close(self, last: Tensor) -> None:
-        """Ends those whose token is the last: (sentences, width)."""
+        """Ends hypotheses whose token is the last; last: (sentences, width)."""
         torch.gt(self.going, last, out=self.going)
         if self.going.shape[1] > 1:
             torch.any(self.going, 1, out=self.open)

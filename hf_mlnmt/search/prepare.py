@@ -122,7 +122,7 @@ class Prepared:
             same = all(x is config and vars(x) == kept for x, (config, kept) in zip(now, self.configs))
         except RuntimeError:  # of tensors in them
             return False
-        return same and (self.handed is not None or known(model, again=False) is self.seen)  # which may have been why
+        return same and (self.handed is not None or known(model, again=False) is self.seen)  # else it may be fast now
 
     def search(self, model: Any, ids: Tensor, mask: Tensor, between: BetweenSteps | None) -> Any:
         """Searches from the encoder on, after a call of `between`; returns None if that is not for a fast loop."""

@@ -91,7 +91,7 @@ class Recombination:
         chosen, stands = self.groups(running)
         possible = (self.scale * running).masked_fill(~is_possible(running), -torch.inf)
         members = chosen.unsqueeze(1) == torch.arange(running.shape[1], device=running.device).view(1, -1, 1)
-        sums = possible.unsqueeze(1).masked_fill(~members, -torch.inf).logsumexp(-1)  # of those that each stands for
+        sums = possible.unsqueeze(1).masked_fill(~members, -torch.inf).logsumexp(-1)  # of beams that each stands for
         return torch.where(stands, sums / self.scale, IMPOSSIBLE)
 
     def together(self, running: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ NAMES = (
 )  # fmt: skip
 ROW_BY_ROW = {getattr(processors, name) for name in NAMES if hasattr(processors, name)}
 
-# Those of them that compute the same with any scores, whatever the length and the tokens before; none reads a value.
+# Of these the processors that look at the scores alone, not at the length or the tokens before; none reads a value.
 NAMES_OF_SCORES = (
     "TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper", "TypicalLogitsWarper",
     "EpsilonLogitsWarper", "InfNanRemoveLogitsProcessor", "LogitNormalization",
@@ -60,7 +60,7 @@ OF_LEAST_LENGTHS = (processors.MinLengthLogitsProcessor, processors.MinNewTokens
 class Change(NamedTuple):
     """The numbers that a processor which looks at the length alone adds to the scores of some tokens.
 
-    `forced`: those tokens get 0 instead, and all others minus infinity. `at`: behind sequences of which lengths.
+    `forced`: the tokens get 0 instead, and all others minus infinity. `at`: tells the lengths of the sequences before.
     """
 
     tokens: list[int]
@@ -70,7 +70,7 @@ class Change(NamedTuple):
 
     @classmethod
     def of(cls, processor: Any) -> "Change | None":
-        """Returns that of a processor, or None if it has none."""
+        """Returns the change that a processor makes; None where it is no processor of this kind."""
 
         def change(tokens: Any, at: Callable[[int], bool], added: float = -math.inf, forced: bool = False) -> Change:
             tokens = tokens.flatten().tolist() if isinstance(tokens, Tensor) else [tokens]

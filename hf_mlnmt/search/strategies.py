@@ -195,7 +195,7 @@ class BeamSearch:
     def keep(self, sentences: Tensor) -> None:
         self.write()
         before, self.beams = self.beams, self.begin(len(sentences), sentences.device)
-        rows = rows_of_sentences(sentences, len(self.beams.open) // len(sentences))  # several in Grouped
+        rows = rows_of_sentences(sentences, len(self.beams.open) // len(sentences))  # one, or Grouped's groups
         before.move_to(self.beams, rows, len(rows))
 
     def write(self) -> None:

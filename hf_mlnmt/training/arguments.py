@@ -185,7 +185,7 @@ def _trackers(recipe: Recipe) -> list[str] | str:
         return "none"
     try:
         for tracker in get_reporting_integration_callbacks(recipe.logging.trackers):
-            tracker()  # which looks for its package
+            tracker()  # raises without its package
     except (ValueError, RuntimeError, ImportError) as error:
         raise UserError(f"{recipe.path}: logging.trackers: {error}") from error
     return recipe.logging.trackers

@@ -577,7 +577,7 @@ def test_what_python_does_in_an_encoder_is_done_at_every_call(place, ahead):
 
 
 def test_sizes():
-    assert [static_shapes.rounded(n) for n in range(1, 14)] == [1, 2, 3, 4, 6, 6, 8, 8, 12, 12, 12, 12, 16]
+    assert [static_shapes.size_for(n) for n in range(1, 14)] == [1, 2, 3, 4, 6, 6, 8, 8, 12, 12, 12, 12, 16]
 
 
 @pytest.mark.parametrize(

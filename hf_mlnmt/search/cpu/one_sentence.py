@@ -135,7 +135,7 @@ class OneSentence:
         if any(not weight.is_contiguous() or weight.numel() > most for weight in weights):
             return None
         norms = {type(decoder.embedding_norm), type(decoder.layer_norm)}
-        if type(output) is Int8Linear and norms != {nn.Identity}:  # which PyTorch computes in a batch
+        if type(output) is Int8Linear and norms != {nn.Identity}:  # PyTorch computes these norms in a batch
             return None
         return cls(model, step)
 
@@ -241,7 +241,7 @@ class ReadySentences:
         return bool(self.functions.unchanged(len(self.diagonals), self.kept_at, self.sizes, self.kept_as))
 
     def translate(self, model: Any, ids: Tensor, wanted: Wanted | None) -> Any:
-        """Translates the sentence as generate() does; None where it is too long, or has tokens that are none."""
+        """Translates the sentence as generate() does; None where it is too long, or has ids beyond the vocabulary."""
         try:
             single = self.idle.pop()
         except IndexError:  # other threads have all

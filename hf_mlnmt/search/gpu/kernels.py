@@ -27,7 +27,7 @@ logger = logging.get_logger(__name__)
 
 TILE = 2048  # of the vocabulary, read at once
 MOST_PARTS = 64  # of a row; a power of 2
-PROGRAMS = 1024  # that keep a card busy
+PROGRAMS = 1024  # so many keep a card busy
 ENTRIES, WARPS = 512, 2  # candidates of a sentence that are looked at at once, and by how many warps
 MOST_CANDIDATES, MOST_BEAMS = 64, 32
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -46,7 +46,7 @@ def kernel(function: Any) -> Any:
     import triton
 
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
-    names = [name for name in names if name not in function.__annotations__]  # those are constants
+    names = [name for name in names if name not in function.__annotations__]  # an annotation makes a constant
     others = [name for name in names if name not in ALIGNED]
     counts = [name for name in names if name in COUNTS]
     return triton.jit(function, do_not_specialize=counts, do_not_specialize_on_alignment=others)
@@ -171,7 +171,7 @@ def _beams_kernel(
         top = tl.max(tops, 1)
         zero = tl.where(top == float("-inf"), 0.0, top)
         total = tl.sum(tl.load(totals + part, mask=is_part, other=0.0) * tl.exp(tops - zero[:, None]), 1)
-        log_sum = zero + tl.log(tl.where(total > 0, total, 1.0))  # of a row of -inf alone 0, so that nothing is NaN
+        log_sum = zero + tl.log(tl.where(total > 0, total, 1.0))  # 0 for a row of -inf, so that nothing is NaN
         if changed:
             log_sum = tl.where(tl.load(forced + now), 0.0, log_sum)  # the table's row is log P then
 
@@ -257,7 +257,7 @@ def read(stage: Any, scores: Tensor) -> Read:
     highest, totals = logits.new_empty(2, rows, parts, dtype=torch.float32).unbind()
     keys = stage.tokens.new_empty(rows, parts, count)
     changes = [stage.tokens] * 3
-    for table in stage.processors:  # one at most
+    for table in stage.processors:  # one table at most
         changes = [table.rows, table.row_of, table.forced]
     _read_kernel[(rows, parts)](
         logits, stride, readable(logits, stride), *changes, stage.clock.step, highest, totals, keys, vocabulary, tiles,

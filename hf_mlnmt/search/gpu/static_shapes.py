@@ -52,8 +52,8 @@ logger = logging.get_logger(__name__)
 
 KNOWN = (Greedy, Draws, DrawsByRow, BeamSearch)  # search strategies
 LATE = 2  # steps after which Python reads how many sentences are open
-FEWEST_STEPS = 32  # that there are slots for
-SHORTEST = 16  # positions that there are for a source
+FEWEST_STEPS = 32  # for which there are always slots
+SHORTEST = 16  # positions that there always are for a source
 FEW_ROWS = 160  # sentences x beams up to which a step takes the same time as with fewer
 SMALLER = 4  # how many times smaller the next size is, which sentences go on in
 KEPT_SHARE = 0.25  # of the memory that is free without them: so much the kept sizes of a model may take
@@ -73,7 +73,7 @@ class Size(NamedTuple):
         return 1 + self.steps * self.width
 
 
-def rounded(count: int) -> int:
+def size_for(count: int) -> int:
     """Returns the next of 1, 2, 3, 4, 6, 8, 12, 16, 24 ...: at most a third of it is empty."""
     size = 1
     while size < count:
@@ -83,7 +83,7 @@ def rounded(count: int) -> int:
 
 def first_steps(source: int) -> int:
     """Returns how many steps there are slots for at first, with so many positions of the source."""
-    return max(FEWEST_STEPS, rounded(source + source // 2))
+    return max(FEWEST_STEPS, size_for(source + source // 2))
 
 
 def fewer_sentences(size: Size, left: int) -> int:
@@ -162,7 +162,7 @@ class StaticTransformer:
         self.hidden = torch.finfo(dtype).min
         self.steps_mask = torch.empty(size.sentences, 1, size.width, size.slots, dtype=dtype, device=device)
         self.history_mask = self.steps_mask
-        self.places = [clock.slots]  # that are filled next
+        self.places = [clock.slots]  # the slots that are filled next
         self.cache = BeamCache(decoder.kinds, lambda: Fixed(size.slots, self.places), FixedSourceCacheLayer)
         self.layers: list[Any] = self.cache.target_layers
         self.stateful: list[Any] = [layer for layer in self.layers if isinstance(layer, BeamStateLayer)]
@@ -229,7 +229,7 @@ class StaticTransformer:
             to.keep()
             to.of_beams = True
             for name, kept in getattr(layer, "kept_of_source", {}).items():
-                is_mask = kept.dtype == torch.bool  # which has True behind a source
+                is_mask = kept.dtype == torch.bool  # the mask has True behind a source
                 kept = fitted(~kept, rows, length, -1).logical_not() if is_mask else fitted(kept, rows, length, -1)
                 to.kept_of_source[name] = put(to.kept_of_source.get(name), kept)
         for index, done in self.cache.is_updated.items():
@@ -293,7 +293,7 @@ class Stage:
             for part in grouped(rules.by_length)
         ]
         tables = all(isinstance(part, LengthTable) for part in self.processors)
-        by_kernels = self.num_beams and tables and len(self.processors) < 2  # which know of one table of changes
+        by_kernels = self.num_beams and tables and len(self.processors) < 2  # kernels know one table
         self.kernels = kernels_for(decoder.model, self.num_beams, self.count) if by_kernels else None
         self.head = padded_head(decoder.model) if self.kernels else None
         self.clock = Clock(size, size.width * self.vocabulary, device)
@@ -647,9 +647,9 @@ def _run(
     """Runs all steps, which go to the record, and returns how many sentences were open behind each."""
     config, real, longest = record.config, len(prompt), rules.max_length - 1
     length = _source_length(decoder, source)
-    steps = min(rounded(longest), first_steps(length))
+    steps = min(size_for(longest), first_steps(length))
     asked, ids = asked_of(decoder, strategy, rules, config), torch.arange(real, device=prompt.device)
-    size = Size(rounded(real), record.width, length, steps)
+    size = Size(size_for(real), record.width, length, steps)
     stage = stage_of(decoder, strategy, size, rules, config, asked)
     filled = _filled(ids, size.sentences)  # the sentence in each row of the stage; those behind `real` are copies
     lefts: list[int] = []
@@ -679,8 +679,8 @@ def _run(
                 break
             _write(record, stage, ids, first, done)
             ids, real, first = ids[rows], len(rows), done
-            steps = min(rounded(longest), 2 * stage.size.steps) if full else stage.size.steps
-            size = stage.size._replace(sentences=rounded(real) if full else fewer, steps=steps)
+            steps = min(size_for(longest), 2 * stage.size.steps) if full else stage.size.steps
+            size = stage.size._replace(sentences=size_for(real) if full else fewer, steps=steps)
             filled = _filled(ids, size.sentences)
             before, stage = stage, stage_of(decoder, strategy, size, rules, config, asked)
             before.move_to(stage, _filled(rows, size.sentences), real)
