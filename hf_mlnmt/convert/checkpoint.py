@@ -266,7 +266,7 @@ class Placement:
         self.left_out: dict[str, str] = {}  # tensor -> why no parameter needs it
 
     def move(self, moves: Iterable[Move]) -> None:
-        """Makes parameters. Raises: UserError that names a tensor that is not there."""
+        """Makes our parameters of their tensors. Raises: UserError that names a tensor that is not there."""
         for ours, theirs, transposed in moves:
             parts = [self._tensor(name) for name in theirs]
             parts = [part.t() if transposed and part.dim() == 2 else part for part in parts]

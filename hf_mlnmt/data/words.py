@@ -50,7 +50,7 @@ def is_unspaced(text: str) -> bool:
 
 
 def cut_into_pieces(texts: Iterable[str]) -> str | None:
-    """Returns what to say of text that subwords were made of (@@ behind a piece, U+2581 before it), or None."""
+    """Returns a message about text that is in subwords already (@@ behind a piece, U+2581 before it), or None."""
     pieces = [piece for text in texts for piece in text.split()]
     for what, count, remedy in (
         ("end in @@", sum(len(piece) > 2 and piece.endswith("@@") for piece in pieces), "sed -E 's/@@( |$)//g'"),

@@ -125,7 +125,7 @@ class Match(Linked):
                 free = {n for n in near if not any(each.needed for each in owners[n].path)}  # type: ignore[union-attr]
             if free:
                 owners[min(free, key=lambda number: (abs(number - place), number))] = element
-            elif element.needed and element.start != "[":  # of Markdown, where nothing is no link
+            elif element.needed and element.start != "[":  # Markdown has no link without text
                 lost.append(element)
             taken.update(element.path)
         return owners, lost

@@ -142,7 +142,7 @@ class _Word(Part):
     def paragraph(self, first: int, end: int) -> Iterator[Token]:
         """Yields the tokens of a paragraph. Fields (links, references) are elements around what they show; those that
         compute something stay as they are."""
-        held: list[Token] = []  # of the beginning of a field, or of one that stays
+        held: list[Token] = []  # tokens of a field's beginning, or of a field that stays
         depth, shown = 0, False
         for token in self._of_runs(first, end):
             if token.name == "begin":

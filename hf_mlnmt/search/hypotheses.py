@@ -1,4 +1,4 @@
-"""The hypotheses of a search: those that go on, the best that are finished, and the steps they are read off from.
+"""The beams of a search: hypotheses that go on, the best finished ones, and the steps that they are read off from.
 
 | class | what it holds |
 | --- | --- |

@@ -163,7 +163,7 @@ class Rules:
 
     @cached_property
     def by_length(self) -> Any:
-        """Returns each processor as a `Change`, or itself if it is of `OF_SCORES`; None: one looks at tokens before."""
+        """Returns each processor as a `Change`, or itself if of `OF_SCORES`; None if any looks at tokens before."""
         parts = [processor if type(processor) in OF_SCORES else Change.of(processor) for processor in self.processors]
         return None if None in parts else parts
 

@@ -73,7 +73,7 @@ class Greedy:
         self.record = Record(prompt, batch.width, config)
 
     def tokens(self, scores: Tensor) -> Tensor:
-        """Chooses by scores (sentences, width, vocabulary): (sentences, width)."""
+        """Chooses tokens (sentences, width) by scores (sentences, width, vocabulary)."""
         return best_tokens(scores)
 
     def step(self, scores: Tensor, history: Tensor, length: int) -> tuple[Tensor, Tensor | None, Tensor]:

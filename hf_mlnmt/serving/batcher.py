@@ -156,7 +156,7 @@ class Batcher:
         self._aside = 0.0  # seconds that searches have waited for newcomers, which are no part of their own time
         self._closing = False
         self.healthy = True  # until the worker ends by a fault
-        self._cutter = ThreadPoolExecutor(1, thread_name_prefix="cut")  # of long texts
+        self._cutter = ThreadPoolExecutor(1, thread_name_prefix="cut")  # cuts long texts
         self._worker = threading.Thread(target=self._work, name="translate", daemon=True)
         self._worker.start()
 

@@ -244,7 +244,7 @@ class ReadySentences:
         """Translates the sentence as generate() does; None where it is too long, or has ids beyond the vocabulary."""
         try:
             single = self.idle.pop()
-        except IndexError:  # other threads have all
+        except IndexError:  # other threads have all, or searches around this one (rules.py, between_steps)
             single = cast(OneSentence, OneSentence.of(model))
         translation = single(model, ids, cast(Wanted, wanted))
         self.idle.append(single)

@@ -543,7 +543,7 @@ _CAPTURE_STREAMS: dict[Any, Any] = {}  # one for each stream: graphs that run at
 
 
 def stage_of(decoder: Any, strategy: Any, size: Size, rules: Rules, config: Any, asked: Any) -> Stage:
-    """Returns a stage of this size, for this search alone: one that was kept with the model, or a new one.
+    """Returns a stage of this size, for this search alone (others may run beside or inside it): kept, or a new one.
 
     asked: what `asked_of` returns.
     """
@@ -556,7 +556,7 @@ def stage_of(decoder: Any, strategy: Any, size: Size, rules: Rules, config: Any,
 
 
 def asked_of(decoder: Any, strategy: Any, rules: Rules, config: Any) -> tuple[str, int, int]:
-    """Returns what stages have in common that one search can use: what is computed, the model's state, the stream."""
+    """Returns what decides, beside the size, whether a search can use a stage: what is computed, model, stream."""
     pad = None if config._pad_token_tensor is None else config._pad_token_tensor.tolist()
     more = {name: value for name, value in getattr(decoder, "arguments", {}).items() if not callable(value)}
     changes = [p[:3] if isinstance(p, Change) else (type(p).__name__, vars(p)) for p in rules.by_length]
