@@ -3,7 +3,7 @@
 A queue holds the pieces (sentences) of many requests that can be searched together. The turn of a piece is the number
 of tokens that each waiting request had been served when its own request came, plus the tokens of its request's pieces
 before it. The smallest turn goes first, so a short text does not wait until a long one is done. The tokens of a batch
-count as served to the requests that waited meanwhile, in equal parts. A, B and C come one after the other:
+count as served to the requests that waited meanwhile, in equal parts. A, B and C come, with a piece a batch:
 
     served  the turns of pieces that wait              the next batch
     0       A, three pieces of 100 tokens: 0 100 200   A's first; meanwhile B comes, with a piece of 10 tokens: turn 0
