@@ -4,7 +4,7 @@ The way of a call, which the second one with the same options begins at 4, so th
 1. A model's generate() (modeling/generation.py) calls `generate` here.
 2. `Prepared.of` calls Transformers' generate(), with a source of one position of zeros in the place of an encoder's.
 3. That prepares config, logits processors and stopping criteria, and would search: `_sample` or `_beam_search` of the
-   model calls `search.run`, `floors_of_call`, and `stop_if_preparing`, which ends it by an exception. They are kept.
+   model calls `search.run`, `floors_of_call`, `stop_if_preparing`: this ends it by an exception, and 2 keeps them.
 4. `Prepared.search` calls `search.run` with them and `UnencodedSources`: `floors_of_text`.
 5. The floor searches: it encodes the sources, and finds translations.
 6. Where none can, or options are no plain values, Transformers' generate() is called whole: 3, without an end.

@@ -11,7 +11,7 @@ with the same options wait in one queue; fair_queue.py says which batch is next.
     _translate_batch -> _search -> call.search -> generate() -> search/loop.py: rules.between_steps(), at every step
       -> _between_steps -> _let_pass -> _translate_batch(passed=False) -> _search -> another generate()
 
-  For a sentence in compiled code, and on a GPU, generate() calls `_between_steps` once, before it searches.
+  Before one sentence in compiled code, or steps of static shapes on a GPU, `_between_steps` is called once.
 - A cancelled request leaves the queue; a batch in which nobody is left ends at its next step.
 - A batch that fails is halved and tried again, until the piece that cannot be translated is alone; its request fails.
 
