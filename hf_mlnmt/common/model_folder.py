@@ -515,7 +515,7 @@ def first_line(error: BaseException) -> str:
 
 
 def needs_code(model_class: type) -> bool:
-    """Returns whether a class is none of Transformers' own: then its code belongs in the folder."""
+    """Returns whether a class is not Transformers' own: then its code belongs in the folder."""
     return model_class.__module__.split(".")[0] != "transformers"
 
 

@@ -418,7 +418,7 @@ class DecodingOptions:
 
     @property
     def told(self) -> list[str | None]:
-        """Returns the codes of source and target; None where there is none, or one for each text."""
+        """Returns the codes of source and target; None where no code is given, or one for each text."""
         return [code if isinstance(code, str) else None for code in (self.source_language, self.target_language)]
 
     @property
