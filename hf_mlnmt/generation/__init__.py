@@ -37,10 +37,10 @@ __all__ = [
     "split_sentences",
 ]
 _HOMES = {
+    "data.directions": ("has_modules",),
     "search.rules": ("Abandoned",),
     "generation.constraints.linked": ("Linked",),
     "generation.translating.call": ("TranslationCall",),
-    "generation.translating.directions": ("has_modules",),
     "generation.translating.hypotheses": ("Alternative", "Hypothesis"),
     "generation.translating.pipeline": ("Translate", "TranslationPipeline"),
     "generation.translating.segments": ("CutText", "EncodedPiece", "check_characters", "split_sentences"),
