@@ -11,6 +11,7 @@ file is read and written again. The number in the schema rises only if an old re
 
 from __future__ import annotations
 
+import functools
 import json
 import platform
 from collections.abc import Iterator, Mapping
@@ -169,6 +170,9 @@ def inside(content: Any, *keys: str) -> Mapping[str, Any]:
     return content if isinstance(content, Mapping) else {}
 
 
+installed = functools.cache(metadata.version)  # which parses a file of a hundred lines or more
+
+
 def versions() -> dict[str, str]:
     """Returns the versions of Python and of the packages that can change a number."""
     from hf_mlnmt import __version__  # not from the metadata: a checkout need not be installed
@@ -176,7 +180,7 @@ def versions() -> dict[str, str]:
     known = {"python": platform.python_version(), "hf_mlnmt": __version__}
     for package in PACKAGES:
         try:
-            known[package] = metadata.version(package)
+            known[package] = installed(package)
         except metadata.PackageNotFoundError:
             continue
     return known

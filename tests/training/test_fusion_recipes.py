@@ -28,7 +28,7 @@ def data(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("fusion")
     data = write_corpus(root / "data", {"train": 40, "val": 6, "test": 6})
     # Long enough that its hypotheses end: what does not end is no translation, and alone a reference has no loss.
-    recipe = write_recipe(root / "recipe.yaml", budget={"steps": 30}, evaluation={"every": 30}, label_smoothing=0.0)
+    recipe = write_recipe(root / "recipe.yaml", scores=False, budget={"steps": 30}, label_smoothing=0.0)
     run(recipe, data, root / "run")
     (root / "run" / "average").rename(data / "tm")
     tokenizers = load_tokenizers(data / "tm")
@@ -43,7 +43,7 @@ def recipe_of(folder: Path, objective: Any = "fusion-n-best", **changes: Any) ->
     settings = {
         "model": {"fuse": fuse},
         "tasks": {"fusion": {"data": THERE, "objective": objective}},
-        "data": {"train": None},
+        "data": {"train": None, "test": {}},
         "label_smoothing": 0.0,
         "budget": {"steps": 3},
         "evaluation": {"every": 1},
@@ -100,7 +100,7 @@ def test_an_interrupted_run_ends_with_the_same_weights(data, tmp_path):
 def test_label_smoothing_of_a_fused_model_is_refused_before_anything_is_made(data, tmp_path):
     """Of one that is fused here and of one that was, init_from, the same; without it a recipe trains either."""
     fuse_folders([data / "tm", data / "lm"], data / "fused", lambda text: None)
-    begun = {"model": {}, "tasks": None, "data": {"train": THERE}, "init_from": "fused", "tokenizer": {"path": "fused"}}
+    begun = {"model": {}, "tasks": None, "data": {"train": THERE, "test": {}}, "init_from": "fused", "tokenizer": {"path": "fused"}}
     for changes in ({}, begun):
         recipe = recipe_of(tmp_path, label_smoothing=0.1, **changes)
         with pytest.raises(

@@ -192,9 +192,9 @@ def test_what_is_refused(folders, tokenizers, tmp_path):
 
 
 @pytest.mark.parametrize("config_of_its_own", [True, False])
-def test_a_run_begins_with_them_and_does_not_when_it_goes_on(whole, data, tmp_path, config_of_its_own):
+def test_a_run_begins_with_them_and_does_not_when_it_goes_on(plain, data, tmp_path, config_of_its_own):
     """At a learning rate of nearly 0 what comes out is what went in. Resumed, the folder's weights are not loaded."""
-    folder, recipe, _ = whole
+    folder, recipe = plain
     settings = [f"init_from={folder / 'average'}", f"tokenizer={{path: {folder / 'average'}}}", "budget.steps=8"]
     if not config_of_its_own:
         settings.append("model={}")
@@ -256,7 +256,7 @@ def test_a_dry_run_says_what_would_be_loaded(whole, data, tmp_path):
 def test_weights_of_another_direction_are_said(tmp_path):
     """They may be wanted."""
     data = write_corpus(tmp_path / "data")
-    recipe = write_recipe(tmp_path / "recipe.yaml", budget={"steps": 1})
+    recipe = write_recipe(tmp_path / "recipe.yaml", scores=False, budget={"steps": 1})
     run(recipe, data, tmp_path / "there")
     average = tmp_path / "there" / "average"
     for target in ("en", "de"):
@@ -264,6 +264,6 @@ def test_weights_of_another_direction_are_said(tmp_path):
         content = json.loads((average / "results.json").read_text())
         (average / "results.json").write_text(json.dumps({**content, "languages": languages}))
         changes = {"init_from": str(average), "tokenizer": {"path": str(average)}}
-        run(write_recipe(tmp_path / "again.yaml", budget={"steps": 1}, **changes), data, tmp_path / target)
+        run(write_recipe(tmp_path / "again.yaml", scores=False, budget={"steps": 1}, **changes), data, tmp_path / target)
         notes = json.loads((tmp_path / target / "init_from.json").read_text())["notes"]
         assert notes == ([f"{average} translates de to en, this training en to de"] if target == "en" else [])

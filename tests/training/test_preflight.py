@@ -255,7 +255,7 @@ def test_a_run_killed_as_it_began_can_be_started_again(tmp_path, data):
     output.mkdir()
     (output / ".lock").touch()
     (output / ".recipe.yaml.12.part").write_text("half")
-    run(write_recipe(tmp_path / "recipe.yaml", budget={"steps": 4}), data, output)
+    run(write_recipe(tmp_path / "recipe.yaml", scores=False, budget={"steps": 4}), data, output)
     assert (output / "results.json").is_file()
     assert not list(output.glob(".*.part"))
     shutil.rmtree(output)
@@ -278,7 +278,7 @@ SHORT = ["model.settings.max_position_embeddings=7", "data.max_length=7", "decod
 )
 def test_until_a_step_is_trained_recipe_and_text_are_free(tmp_path, data, wrong, message, mended, kept):
     """What they leave as it was is kept, and the run ends as one that began with them."""
-    recipe, output = write_recipe(tmp_path / "recipe.yaml", budget={"steps": 4}), tmp_path / "run"
+    recipe, output = write_recipe(tmp_path / "recipe.yaml", scores=False, budget={"steps": 4}), tmp_path / "run"
     data = shutil.copytree(data, tmp_path / "data")
     with pytest.raises(UserError, match=message):
         run(recipe, data, output, settings=wrong)

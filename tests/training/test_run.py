@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
-from helpers.tiny_run import run, same_weights, write_recipe
+from helpers.tiny_run import UNSCORED, run, same_weights, write_recipe
 from rich.console import Console
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -206,7 +206,8 @@ def test_the_ends_of_the_cycles_are_averaged(data, tmp_path):
     recipe = write_recipe(
         tmp_path / "recipe.yaml",
         schedule={"name": "linear", "warmup": 3, "restarts": 3, "restart_steps": 4, "restart_factor": 0.5},
-        evaluation={"every": 5},
+        evaluation={**UNSCORED, "every": 5},
+        data={"test": {}},
         budget={"steps": 21},
         logging={"every": 1},
     )
@@ -240,6 +241,7 @@ def test_cycles_that_do_not_fit_in_the_epochs(data, tmp_path):
 def test_early_stopping_ends_and_stays_ended(data, tmp_path):
     recipe = write_recipe(
         tmp_path / "recipe.yaml",
+        data={"test": {}},
         optimizer={"learning_rate": 1e-9},
         evaluation={"every": 4, "metrics": ["bleu"], "best": "bleu", "patience": 2},
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.tiny_run import run, same_weights, write_recipe
+from helpers.tiny_run import UNSCORED, run, same_weights, write_recipe
 from helpers.toy_tasks import Tokens
 from helpers.training_helpers import tiny_model
 from safetensors.torch import load_file
@@ -54,11 +54,11 @@ def recipe_of(folder: Path, tasks: Any, data: dict[str, Any] | None = None, **ch
     return write_recipe(folder / "recipe.yaml", data={"train": None, **(data or {})}, tasks=tasks, **changes)
 
 
-def test_one_task_is_what_data_train_is(whole, data, tmp_path):
+def test_one_task_is_what_data_train_is(plain, data, tmp_path):
     """Bit for bit; and so it is with a second task that has no share."""
-    folder, _, _ = whole
+    folder, _ = plain
     tasks = {"translation": {"data": THERE}, "back": {"data": {"path": "nowhere.tsv"}, "share": 0}}
-    run(recipe_of(tmp_path / "a", tasks), data, tmp_path / "run")
+    run(recipe_of(tmp_path / "a", tasks, {"test": {}}, evaluation=UNSCORED), data, tmp_path / "run")
     assert same_weights(folder, tmp_path / "run")
 
 
@@ -74,7 +74,7 @@ def test_a_run_of_tasks(data, tmp_path):
         "evaluation": {"every": 4, "best": "de-en_bleu"},
         "batch": {"tokens": 60, "accumulate": 3},
     }
-    recipe = recipe_of(tmp_path / "a", tasks, **changes)
+    recipe = recipe_of(tmp_path / "a", tasks, {"test": {}}, **changes)
     dry = run(recipe, data, tmp_path / "dry", dry_run=True)
     shown = "240 pairs of 2 corpora, of which an epoch shows 180"
     assert f"task en-de        Translation, en-de: {shown}; share 2 of 4, " in dry
@@ -120,7 +120,7 @@ def test_a_run_of_tasks(data, tmp_path):
 def test_the_order_of_tasks_decides_which_is_when(data, tmp_path):
     """A run does not go on with another, even if the corpora are the same."""
     tasks = {"a": {"data": THERE}, "b": {"data": THERE, "objective": UNSMOOTHED}}
-    settings = {"budget": {"steps": 2}, "evaluation": {"every": 2}}
+    settings = {"data": {"test": {}}, "budget": {"steps": 1}, "evaluation": UNSCORED}
     run(recipe_of(tmp_path / "a", tasks, **settings), data, tmp_path / "run")
     (tmp_path / "run" / "results.json").unlink()
     turned = recipe_of(tmp_path / "b", dict(reversed(tasks.items())), **settings)
@@ -143,7 +143,7 @@ def test_objectives_and_mixtures_are_each_tasks_own(data, tmp_path, tokenizer):
 def test_a_first_development_set_of_a_task(data, tmp_path):
     """Without data.dev the first task's stands without its name."""
     tasks = {"text": {**TEXT, "dev": {"path": "val.en", "language": "en"}}, "en-de": {"data": THERE, "share": 0.5}}
-    recipe = recipe_of(tmp_path / "a", tasks, {"dev": None}, evaluation={"every": 10, "best": "loss"})
+    recipe = recipe_of(tmp_path / "a", tasks, {"dev": None, "test": {}}, evaluation={"every": 10, "best": "loss"})
     run(recipe, data, tmp_path / "run")
     dev = json.loads((tmp_path / "run" / "results.json").read_text())["dev"]
     assert {"eval_loss", "eval_perplexity"} <= dev[0].keys()
