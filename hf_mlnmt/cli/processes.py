@@ -62,7 +62,7 @@ def run_in_processes(count: int, arguments: list[str]) -> int:
     os.environ[PARENT] = str(os.getpid())
     logging.disable(logging.ERROR)  # one message, not torchrun's dozens of lines
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    # At any free port, where torchrun finds it. Its own way to one, c10d, looks through all modules' sources for its log.
+    # At any free port. c10d, torchrun's own way to one, takes seconds: it reads the stack's sources for its log.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, multi_tenant=True)
     with tempfile.TemporaryDirectory() as folder:
         config = LaunchConfig(

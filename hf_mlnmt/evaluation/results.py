@@ -42,6 +42,7 @@ FORM: Form = {
     **dict.fromkeys(("versions?", "decoding?", "significance?", "recipe?"), dict),
 }
 PACKAGES = ("torch", "transformers", "tokenizers", "sacrebleu", "sacremoses")
+installed = functools.cache(metadata.version)  # which parses a file
 
 
 @dataclass
@@ -168,9 +169,6 @@ def inside(content: Any, *keys: str) -> Mapping[str, Any]:
     for key in keys:
         content = content.get(key) if isinstance(content, Mapping) else None
     return content if isinstance(content, Mapping) else {}
-
-
-installed = functools.cache(metadata.version)  # which parses a file of a hundred lines or more
 
 
 def versions() -> dict[str, str]:

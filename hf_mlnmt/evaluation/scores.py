@@ -30,7 +30,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib import metadata
+from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -45,7 +45,6 @@ from hf_mlnmt.data.processing import moses_languages
 from hf_mlnmt.data.words import cut_into_pieces, is_unspaced
 
 log = logging.getLogger(__name__)
-version = lru_cache(metadata.version)
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric, Signature

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,15 @@ def run_in(folder: Path, dry_run: bool = False, **changes: Any) -> str:
     folder.mkdir(exist_ok=True)
     recipe = write_recipe(folder / "recipe.yaml", **changes)
     return run(recipe, write_corpus(folder / "data"), folder / "run", dry_run=dry_run)
+
+
+def killed(folder: Path, to: Path, *steps: int) -> Path:
+    """A copy of a finished run as a kill would have left it before the checkpoints of these steps."""
+    shutil.copytree(folder, to)
+    for name in ("best", "average", *(f"checkpoints/checkpoint-{step}" for step in steps)):
+        shutil.rmtree(to / name, ignore_errors=True)
+    (to / "results.json").unlink()
+    return to
 
 
 def same_weights(left: Path, right: Path) -> bool:

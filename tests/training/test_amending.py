@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from helpers.tiny_run import run, same_weights, write_recipe
+from helpers.tiny_run import killed, run, same_weights, write_recipe
 from safetensors.torch import load_file
 
 from hf_mlnmt import UserError
@@ -108,7 +108,7 @@ def test_another_average(finished, data):
 
 
 def test_more_steps(data, tmp_path):
-    """Continued it ends with the same weights as trained so long from the start; a schedule that hears of losses too."""
+    """Continued it ends with the weights of one trained so long from the start, though its schedule hears of losses."""
     schedule = {"name": "newbob", "warmup": 3}
     recipe = write_recipe(tmp_path / "r.yaml", scores=False, schedule=schedule, budget={"steps": 8})
     run(recipe, data, tmp_path / "run")
@@ -135,6 +135,8 @@ def test_more_patience(data, tmp_path):
     recipe = write_recipe(tmp_path / "r.yaml", **asked)
     run(recipe, data, tmp_path / "run")
     assert results(tmp_path / "run")["budget"]["steps"] == 12
+    run(recipe, data, killed(tmp_path / "run", tmp_path / "again"))  # it stays ended
+    assert results(tmp_path / "again")["budget"]["steps"] == 12
     with pytest.raises(UserError, match=r"evaluation.patience: 2 -> 1"):
         run(recipe, data, tmp_path / "run", settings=["evaluation.patience=1"])
     run(recipe, data, tmp_path / "run", settings=["evaluation.patience=3"])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import typer
 from helpers import fresh
-from helpers.tiny_run import run, same_weights, write_recipe
+from helpers.tiny_run import killed, run, same_weights, write_recipe
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
@@ -76,10 +76,7 @@ def test_interrupted_between_the_stages(plain, data, tmp_path, stage):
 
 def test_a_corrupted_checkpoint_is_passed_over_and_told(plain, data, tmp_path):
     folder, recipe = plain
-    output = shutil.copytree(folder, tmp_path / "run")
-    for name in ("best", "average", "checkpoints/checkpoint-20"):
-        shutil.rmtree(output / name)
-    (output / "results.json").unlink()
+    output = killed(folder, tmp_path / "run", 20)
     weights = output / "checkpoints" / "checkpoint-16" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100])
     text = run(recipe, data, output)
@@ -93,10 +90,7 @@ def test_a_corrupted_checkpoint_is_passed_over_and_told(plain, data, tmp_path):
 def test_a_run_goes_on_with_the_products_it_began_with(began, plain, data, tmp_path, monkeypatch):
     """Whatever is faster here, and another processor is told; one that began on a GPU has PyTorch's alone."""
     folder, recipe = plain
-    output = shutil.copytree(folder, tmp_path / "run")
-    for name in ("best", "average", "checkpoints/checkpoint-20"):
-        shutil.rmtree(output / name)
-    (output / "results.json").unlink()
+    output = killed(folder, tmp_path / "run", 20)
     path, found = output / "products.json", set()
     assert json.loads(path.read_text()) == matmul_backends.record()
     path.unlink()
@@ -197,8 +191,5 @@ def test_checkpoints_of_the_model_alone_are_nothing_to_go_on_from(data, tmp_path
     recipe, output = write_recipe(tmp_path / "r.yaml", budget={"steps": 8}, **settings), tmp_path / "run"
     run(recipe, data, output)
     run(recipe, data, output)  # which is at its end
-    for name in ("best", "average", "checkpoints/checkpoint-8"):
-        shutil.rmtree(output / name)
-    (output / "results.json").unlink()
     with pytest.raises(UserError, match=r"checkpoint-4: holds the model alone \(arguments: save_only_model\)"):
-        run(recipe, data, output)
+        run(recipe, data, killed(output, tmp_path / "killed", 8))
