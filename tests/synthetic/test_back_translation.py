@@ -146,10 +146,8 @@ def test_killed_at_ten_moments_it_ends_with_the_same_bytes(folder, texts, tmp_pa
 
     They are parts of the time of a whole run: the shorter of two, as the first one may wait for what the others find.
     """
-    method, settings = (
-        Method("sampling"),
-        Settings(limit=45, window=3, drop=("duplicate", "long"), max_ratio=1.2, max_new_tokens=20),
-    )
+    method = Method("sampling")
+    settings = Settings(limit=45, window=3, drop=("duplicate", "long"), max_ratio=1.2, max_new_tokens=20)
     times = []
     for name in ("first", "whole"):
         before = time.monotonic()
@@ -217,13 +215,7 @@ def test_what_was_changed_while_it_was_stopped_is_refused(texts, tmp_path, monke
             back_translate(None, texts, out, Method("copied"), settings)
     (out / side).write_bytes(written)
     state = (out / STATE).read_text()
-    for key, value in (
-        ("lines", -5),
-        ("lines", 10**9),
-        ("lines", 26),
-        ("lines", 40),
-        ("counts", {}),
-    ):
+    for key, value in (("lines", -5), ("lines", 10**9), ("lines", 26), ("lines", 40), ("counts", {})):
         content = json.loads(state)
         content["progress"][key] = value
         (out / STATE).write_text(json.dumps(content))

@@ -79,7 +79,9 @@ def test_other_decoding(finished, whole, data):
     before = times(output)
     change = ["decoding.beams=3", "decoding.max_new_tokens=9"]
     run(recipe, data, output, settings=change)
-    assert not {name for name in written_again(output, before) if name.startswith("checkpoints")}
+    again = written_again(output, before)
+    assert {"translations/made_up.best.de", "translations/made_up.average.de"} <= again
+    assert not {name for name in again if name.startswith("checkpoints")}
     assert json.loads((output / "best" / "generation_config.json").read_text())["num_beams"] == 3
     assert results(output)["decoding"]["beams"] == 3
     run(recipe, data, output)  # and as it was

@@ -27,8 +27,7 @@ def data(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("fusion")
     data = write_corpus(root / "data", {"train": 40, "val": 6, "test": 6})
     # Long enough that its hypotheses end: what does not end is no translation, and alone a reference has no loss.
-    evaluation = {**UNSCORED, "every": 30}
-    asked = {"budget": {"steps": 30}, "evaluation": evaluation, "label_smoothing": 0.0}
+    asked = {"budget": {"steps": 30}, "evaluation": {**UNSCORED, "every": 30}, "label_smoothing": 0.0}
     recipe = write_recipe(root / "recipe.yaml", scores=False, **asked)
     run(recipe, data, root / "run")
     (root / "run" / "average").rename(data / "tm")

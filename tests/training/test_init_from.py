@@ -192,7 +192,6 @@ def test_what_is_refused(folders, tokenizers, tmp_path):
 
 
 def beginning(plain, *more: str) -> list[str]:
-    """Settings of a recipe that begins with the finished run."""
     average = plain[0] / "average"
     return [f"init_from={average}", f"tokenizer={{path: {average}}}", "budget.steps=8", *more]
 
