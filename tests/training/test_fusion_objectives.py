@@ -213,6 +213,22 @@ def test_no_hypothesis_is_longer_than_the_limit():
             assert log_z == pytest.approx(bigram_sums(model, batch, sentence, longest)[-1][0], abs=1e-5)
 
 
+def test_what_is_left_out():
+    """An n-best list has a part of Z; a merged trellis of a model that sees more than k tokens may have any."""
+    model, batch = model_of("real"), batch_of()
+    exact = enumerated(model, batch)[1]
+    before = torch.full((2,), -torch.inf, dtype=torch.float64)
+    for n in (1, 2, 4, 8):
+        found, own = FusionNBest(0, n=n, max_length=LONGEST).sums(model, batch)
+        assert (found < exact).all()
+        assert (found >= own - 1e-9).all()  # the reference is in it: the loss is at least 0
+        if n > 1:
+            assert (found > before - 1e-9).all()
+        before = found
+    merged = FusionTrellis(0, beams=12, k=0, max_length=LONGEST, tolerance=0.0).sums(model, batch)[0]
+    assert not torch.allclose(merged, exact)
+
+
 def test_a_pruned_reference_is_added():
     """So that the loss has a lower bound; one that is there is not counted twice."""
     model = model_of()
