@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,6 +137,35 @@ def _build(member: Member, seed: int, dtype: torch.dtype, overrides: tuple) -> P
     model = auto_class.from_config(member.config(**dict(overrides))).eval().to(dtype)
     redraw(model, seed)
     return model
+
+
+@contextmanager
+def lent(member: Any, make: Any = None) -> Iterator[PreTrainedModel]:
+    """The member's model, made once; a mode, an attention or gradients are put back, one with other weights is left."""
+    key = member, make
+    if (model := _LENT.get(key)) is None:
+        model = _LENT[key] = (make or type(member).model)(member)
+    attention, weights = model.config._attn_implementation, _state_of(model)
+    yield model
+    model.eval().zero_grad(set_to_none=True)
+    if model.config._attn_implementation != attention:
+        model.set_attn_implementation(attention)
+    if _state_of(model) != weights:
+        del _LENT[key]
+
+
+_LENT: dict[Any, PreTrainedModel] = {}
+
+
+def _state_of(model: nn.Module) -> list[tuple[int, int]]:
+    return [(id(parameter), parameter._version) for parameter in model.parameters()]
+
+
+@functools.cache
+def forced_logits(member: Member) -> Tensor:
+    """Those of `Batch.draw()`, by the whole target at once."""
+    with lent(member) as model, torch.no_grad():
+        return model(**Batch.draw().inputs, use_cache=False).logits
 
 
 def common_variants(system: str) -> dict[str, dict[str, Any]]:
