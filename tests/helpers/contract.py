@@ -73,7 +73,6 @@ EVERY_VARIANT = {
     "test_it_finds_what_transformers_finds",
     "test_loss_only_equals_full",
     "test_source_padding_is_invisible",
-    "test_transition_scores",
     "test_tying",
 }
 # A system of each family, and so of each kind of decoder state: the last, which has the most of what the family does.
