@@ -29,7 +29,6 @@ from hf_mlnmt.modeling.releases import CACHE
 
 BEAMS = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 7}
 
-
 # Of each family one system: what a loop of Transformers does with a cache; every part of it is tried below on all.
 LAST = {member.system: member for member in members_once()}
 IN_TRANSFORMERS_LOOP = pytest.mark.parametrize("system", KINDS)
@@ -159,9 +158,10 @@ def test_forced_prefix(system, batch):
     assert_same_decoding(cached, plain)
 
 
-def test_assisted_decoding(member, model, batch):
+@IN_TRANSFORMERS_LOOP
+def test_assisted_decoding(system, batch):
+    model, assistant = (LAST[system].model() for _ in range(2))
     # The assistant is nearly the model: some of its drafts are taken, some cropped away again.
-    assistant = member.model()
     noise = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in assistant.parameters():
@@ -172,7 +172,9 @@ def test_assisted_decoding(member, model, batch):
     assert_same_decoding(decode(model, alone, assistant_model=assistant), expected)
 
 
-def test_prompt_lookup(model, batch):
+@IN_TRANSFORMERS_LOOP
+def test_prompt_lookup(system, batch):
+    model = LAST[system].model()
     settings = {"no_repeat_ngram_size": 0, "max_new_tokens": 10, "min_new_tokens": 10}
     alone = batch.rows([1])
     alone = type(alone)(alone.source[:, : int(alone.source_mask.sum())], *[None] * 4)
@@ -183,7 +185,9 @@ def test_prompt_lookup(model, batch):
     assert_same_decoding(actual, expected)
 
 
-def test_batch_order_and_size_change_nothing(model, batch):
+@IN_TRANSFORMERS_LOOP
+def test_batch_order_and_size_change_nothing(system, batch):
+    model = LAST[system].model()
     together = decode(model, batch, num_beams=3, max_new_tokens=5)
     alone = decode(model, batch.rows([2]), num_beams=3, max_new_tokens=5)
     length = alone.sequences.shape[1]
@@ -212,7 +216,7 @@ def real_tokens(sequences, eos: int):
 
 def test_forced_scores_equal_those_of_generate(model, batch):
     """Greedily; with beams `test_transition_scores` adds up the same to the hypotheses' scores."""
-    out = decode(model, batch)
+    out = decode(model, batch, max_new_tokens=7)
     with torch.no_grad():
         logits = model(**batch.encoder_inputs, decoder_input_ids=out.sequences[:, :-1]).logits
     scores = logits.log_softmax(-1).gather(-1, out.sequences[:, 1:, None]).squeeze(-1)
