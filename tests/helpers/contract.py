@@ -141,21 +141,19 @@ def _build(member: Member, seed: int, dtype: torch.dtype, **overrides: Any) -> P
 
 
 @contextmanager
-def lent(member: Any, make: Any = None) -> Iterator[PreTrainedModel]:
+def lent(member: Member) -> Iterator[PreTrainedModel]:
     """The member's model, made once. Its mode, attention and gradients are put back; changed weights are its end."""
-    key = member, make
-    if (model := _LENT.get(key)) is None:
-        model = _LENT[key] = (make or type(member).model)(member)
+    model = _LENT.get(member) or _LENT.setdefault(member, member.model())
     attention, weights = model.config._attn_implementation, _state_of(model)
     yield model
     model.eval().zero_grad(set_to_none=True)
     if model.config._attn_implementation != attention:
         model.set_attn_implementation(attention)
     if _state_of(model) != weights:
-        del _LENT[key]
+        del _LENT[member]
 
 
-_LENT: dict[Any, PreTrainedModel] = {}
+_LENT: dict[Member, PreTrainedModel] = {}
 
 
 def _state_of(model: nn.Module) -> list[tuple[int, int]]:

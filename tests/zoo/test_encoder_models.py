@@ -7,9 +7,9 @@ import functools
 
 import pytest
 import torch
-from helpers.ahead import ReadsNothing, run_ahead, step_without_values
+from helpers.ahead import ReadsNothing, run_ahead
 from helpers.causal_contract import TextBatch
-from helpers.contract import KINDS, Batch, Member, assert_same, gradients, members, redraw
+from helpers.contract import Batch, Member, assert_same, gradients, members, redraw
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
@@ -99,13 +99,6 @@ def test_on_a_device_that_is_not_asked_it_is_the_same(one, monkeypatch):
     with ReadsNothing():
         found = model(**inputs).logits
     assert_same(found, expected)
-
-
-@pytest.mark.parametrize("one", [FIRST[system] for system in KINDS if system in FIRST], ids=str)
-@pytest.mark.parametrize("head", HEADS)
-def test_a_step_needs_no_values(one, head):
-    """Of an encoder of each family; test_zoo_training.py has all of them, below their decoders."""
-    step_without_values(model_of(one, head), **BATCH.encoder_inputs, labels=BATCH.source)
 
 
 @pytest.mark.parametrize("shared", [True, False])

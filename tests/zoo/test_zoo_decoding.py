@@ -173,19 +173,6 @@ def test_assisted_decoding(system, batch):
 
 
 @IN_TRANSFORMERS_LOOP
-def test_prompt_lookup(system, batch):
-    model = LAST[system].model()
-    settings = {"no_repeat_ngram_size": 0, "max_new_tokens": 10, "min_new_tokens": 10}
-    alone = batch.rows([1])
-    alone = type(alone)(alone.source[:, : int(alone.source_mask.sum())], *[None] * 4)
-    alone.source_mask = torch.ones_like(alone.source)
-    prompt = torch.tensor([[3, 9, 6, 9, 6]])
-    expected = decode(model, alone, use_cache=False, decoder_input_ids=prompt, **settings)
-    actual = decode(model, alone, prompt_lookup_num_tokens=3, decoder_input_ids=prompt, **settings)
-    assert_same_decoding(actual, expected)
-
-
-@IN_TRANSFORMERS_LOOP
 def test_batch_order_and_size_change_nothing(system, batch):
     model = LAST[system].model()
     together = decode(model, batch, num_beams=3, max_new_tokens=5)

@@ -28,12 +28,8 @@ BEAMS = {"num_beams": 4, "num_return_sequences": 4, **ENDING}
 LAST = {member.system: member for member in members_once()}
 
 
-def assert_finds_what_transformers_finds(model, batch, monkeypatch):
-    assert_lively(assert_equal_loops(model, monkeypatch, **batch.encoder_inputs, **BEAMS))
-
-
 def test_it_finds_what_transformers_finds(model, batch, monkeypatch):
-    assert_finds_what_transformers_finds(model, batch, monkeypatch)
+    assert_lively(assert_equal_loops(model, monkeypatch, **batch.encoder_inputs, **BEAMS))
 
 
 def test_sampling(model, batch, monkeypatch):
@@ -73,14 +69,14 @@ POST = [member for member in members() if member.variant == "post"]
 def test_called_as_modules(system, batch, monkeypatch):
     """As on a GPU: every slot serves its modules."""
     call_modules(monkeypatch)
-    assert_finds_what_transformers_finds(system.model(), batch, monkeypatch)
+    test_it_finds_what_transformers_finds(system.model(), batch, monkeypatch)
 
 
 @pytest.mark.parametrize("system", of_each_kind(POST))
 def test_a_family_that_nobody_knows(system, batch, monkeypatch):
     call_modules(monkeypatch)
     monkeypatch.setattr(transformer, "find_family", lambda *a: None)
-    assert_finds_what_transformers_finds(system.model(), batch, monkeypatch)
+    test_it_finds_what_transformers_finds(system.model(), batch, monkeypatch)
 
 
 @pytest.mark.parametrize("system", KINDS)

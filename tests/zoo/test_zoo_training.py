@@ -74,10 +74,7 @@ def test_a_step_needs_no_values(system, batch):
 
 
 def test_on_a_device_that_is_not_asked_loss_and_gradients_are_the_same(model, batch, monkeypatch):
-    """Whether anything is padding, and where: in training and in evaluation mode, to which nothing differs here.
-
-    And nothing is read from it.
-    """
+    """Whether anything is padding, and where, in either mode, which are the same here; and nothing is read from it."""
     given = {**batch.training, "decoder_input_ids": batch.target}  # labels on a CPU are looked at, to warn of padding
     for mask in (batch.source_mask.flip(1), torch.ones_like(batch.source_mask)):
         training = {**given, "attention_mask": mask, "smoothing": 0.1, "loss_only": True}
@@ -141,31 +138,22 @@ def test_padding_changes_no_gradient(model, batch):
     assert_same(gradients(model), expected)
 
 
-def gradient_checkpointing(member, batch, reentrant, loss_only):
+def test_gradient_checkpointing(member, batch):
     # float32, where the package has a dropout of its own, whose draws must repeat too
     rates = dict.fromkeys(["dropout", "attention_dropout", "activation_dropout"], 0.2)
     model = member.model(dtype=torch.float32, **rates).train()
     losses, found = [], []
     for checkpointing in (False, True):
         if checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+            model.gradient_checkpointing_enable({"use_reentrant": False})
             assert model.is_gradient_checkpointing
         torch.manual_seed(11)  # the same dropout
-        loss = model(**batch.training, loss_only=loss_only).loss
+        loss = model(**batch.training, loss_only=True).loss
         loss.backward()
         losses.append(loss)
         found.append(gradients(model))
     assert_same(losses[1], losses[0], 1e-4)
     assert_same(found[1], found[0], 1e-4)
-
-
-def test_gradient_checkpointing(member, batch):
-    gradient_checkpointing(member, batch, False, True)
-
-
-@OF_EACH_KIND
-def test_reentrant_gradient_checkpointing(system, batch):
-    gradient_checkpointing(system, batch, True, False)
 
 
 RATES = ["dropout", "attention_dropout", "activation_dropout"]
