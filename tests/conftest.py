@@ -64,8 +64,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc):
 
 @pytest.fixture
 def model(member):
-    """A fresh float64 model with large random weights."""
-    return member.model()
+    """The member's float64 model with large random weights, the same one for all tests that change none of them."""
+    from helpers.contract import lent
+
+    with lent(member) as model:
+        yield model
+
+
+@pytest.fixture
+def full(member):
+    """The logits of forced decoding of `batch`, without a cache."""
+    from helpers.contract import forced_logits
+
+    return forced_logits(member)
 
 
 @pytest.fixture
