@@ -5,6 +5,7 @@ A test that names `member` or `model` runs over every system of the zoo, some ov
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
@@ -14,10 +15,12 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
+import typer.testing
 from hypothesis import HealthCheck, settings
 
 gc.set_threshold(50_000, 20, 20)  # the collector need not look as often as it does by itself
 pytest_plugins = ["helpers.fixtures"]
+typer.testing._get_command = functools.cache(typer.testing._get_command)  # all verbs and options: 60 ms of each call
 
 
 def pytest_configure(config: pytest.Config):
