@@ -40,6 +40,7 @@ STYLE: dict[str, Any] = {
     "lines.markersize": 4,
     "grid.color": "#dddddd",
     "grid.linewidth": 0.5,
+    **dict.fromkeys(("figure.autolayout", "figure.constrained_layout.use"), False),
     "svg.hashsalt": "hf_mlnmt",  # the same figure is the same file
     "svg.fonttype": "none",
 }
@@ -207,18 +208,29 @@ def caption(figure: Any, note: str) -> None:
 def save(figure: Any, folder: str | Path, stem: str) -> list[Path]:
     """Writes `stem`.png (300 dots an inch) and `stem`.svg; returns their paths."""
     paths = []
-    for kind, options in (("png", {"dpi": 300}), ("svg", {"metadata": {"Date": None}})):
-        path = Path(folder) / f"{stem}.{kind}"
-        with style(), atomic_path(path) as temporary:
-            figure.savefig(temporary, format=kind, **options)
-        paths.append(path)
+    with style(), _laid_out(figure):
+        for kind, options in (("png", {"dpi": 300}), ("svg", {"metadata": {"Date": None}})):
+            path = Path(folder) / f"{stem}.{kind}"
+            with atomic_path(path) as temporary:
+                figure.savefig(temporary, format=kind, **options)
+            paths.append(path)
     return paths
+
+
+@contextmanager
+def _laid_out(figure: Any) -> Iterator[None]:
+    """Context manager: the figure keeps its layout, which each file would compute anew, and draw twice for it."""
+    engine = figure.get_layout_engine()
+    engine.execute(figure)
+    figure.set_layout_engine(None)
+    yield
+    figure.set_layout_engine(engine)
 
 
 def svg_text(figure: Any) -> str:
     """Returns a figure as an <svg> element of an HTML page, black drawn in the colour of the page's text."""
     text = io.StringIO()
-    with style():
+    with style(), _laid_out(figure):
         figure.savefig(
             text, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
         )
