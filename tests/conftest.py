@@ -5,6 +5,7 @@ A test that names `member` or `model` runs over every system of the zoo, some ov
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
@@ -14,8 +15,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
+import typer.testing
 from hypothesis import HealthCheck, settings
 
+# Of a command with all its verbs parameters and help are made once, not at each call, which takes a tenth of a second.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 gc.set_threshold(50_000, 20, 20)  # the collector need not look as often as it does by itself
 pytest_plugins = ["helpers.fixtures"]
 

@@ -35,12 +35,11 @@ STYLE: dict[str, Any] = {
     **dict.fromkeys(("font.size", "axes.titlesize", "figure.titlesize", "axes.labelsize"), 8),
     **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 7),
     "axes.linewidth": 0.6,
-    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon", "figure.autolayout"), False),
     "lines.linewidth": 1.2,
     "lines.markersize": 4,
     "grid.color": "#dddddd",
     "grid.linewidth": 0.5,
-    **dict.fromkeys(("figure.autolayout", "figure.constrained_layout.use"), False),
     "svg.hashsalt": "hf_mlnmt",  # the same figure is the same file
     "svg.fonttype": "none",
 }
@@ -207,14 +206,12 @@ def caption(figure: Any, note: str) -> None:
 
 def save(figure: Any, folder: str | Path, stem: str) -> list[Path]:
     """Writes `stem`.png (300 dots an inch) and `stem`.svg; returns their paths."""
-    paths = []
+    files: dict[str, Any] = {"png": {"dpi": 300}, "svg": {"metadata": {"Date": None}}}
     with style(), _laid_out(figure):
-        for kind, options in (("png", {"dpi": 300}), ("svg", {"metadata": {"Date": None}})):
-            path = Path(folder) / f"{stem}.{kind}"
-            with atomic_path(path) as temporary:
+        for kind, options in files.items():
+            with atomic_path(Path(folder) / f"{stem}.{kind}") as temporary:
                 figure.savefig(temporary, format=kind, **options)
-            paths.append(path)
-    return paths
+    return [Path(folder) / f"{stem}.{kind}" for kind in files]
 
 
 @contextmanager
@@ -231,9 +228,8 @@ def svg_text(figure: Any) -> str:
     """Returns a figure as an <svg> element of an HTML page, black drawn in the colour of the page's text."""
     text = io.StringIO()
     with style(), _laid_out(figure):
-        figure.savefig(
-            text, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        )
+        about = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(text, format="svg", transparent=True, metadata=about)
     _, tag, rest = text.getvalue().partition("<svg ")
     plain = re.sub(r'\bxmlns(:\w+)?="[^"]*"|(?<=<g) id="[^"]*"', "", rest)  # several figures stand in one page
     return f'{tag}role="img" {plain}'.replace("#000000", "currentColor").strip()

@@ -450,12 +450,9 @@ def coins(draw: np.random.Generator, trials: int, sentences: int) -> Iterator[np
 
 
 def products(times: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Computes times (samples, sentences) @ counts (sentences, numbers), in float64 or in what is as exact and faster.
-
-    The sum of a row of times is that of the sentences at most.
-    """
-    whole = (counts == np.floor(counts)).all() and np.abs(counts).max(initial=0) * len(counts) < 2**24
-    kind = np.float32 if whole else np.float64
+    """Computes times (samples, sentences; the sum of a row at most that) @ counts (sentences, numbers), exactly."""
+    largest = float(np.abs(counts).max(initial=0)) * len(counts)
+    kind = np.float32 if largest < 2**24 and (counts == np.floor(counts)).all() else np.float64
     return (times.astype(kind) @ counts.astype(kind)).astype(np.float64)  # type: ignore[no-any-return]
 
 
