@@ -144,7 +144,7 @@ def read_starts(text: str) -> list[int]:
 
 
 def group_names(starts: Sequence[int]) -> list[str]:
-    """Returns `<10`, `10-19`, ..., `50+`."""
+    """Returns the names of groups of lengths: `<10`, `10-19`, ..., `50+`."""
     inner = [f"{low}-{high - 1}" if high - low > 1 else f"{low}" for low, high in pairwise(starts)]
     return [f"<{starts[0]}", *inner, f"{starts[-1]}+"]
 

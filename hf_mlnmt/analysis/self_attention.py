@@ -187,7 +187,7 @@ def unit_divergence(first: Tensor, second: Tensor) -> Tensor:
 
 
 def collect_divergences(attentions: Iterable[tuple[Sequence[Tensor], Tensor]]) -> dict[int, float]:
-    """Returns dv of each layer that has the module, {number from 1: nats}.
+    """Returns {layer, from 1: mean divergence (11) of its two units, in nats}, without layers of a single unit.
 
     attentions: of each batch its layers' weights (shapes as above), and which positions are real.
     """

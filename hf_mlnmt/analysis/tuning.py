@@ -32,8 +32,8 @@ from hf_mlnmt.generation.translating.pipeline import TranslationPipeline, progre
 RESTARTS = 10
 RANDOM_LINES = 2  # as many times as there are features
 FEWEST = 100  # sentences
-NEAR = 1e-7  # crossings that are closer are taken as one
-GAIN = 1e-6  # of the score, below which nothing is better
+NEAR = 1e-7  # closer crossings are taken for one
+GAIN = 1e-6  # of the score: a smaller gain counts as none
 
 
 class Candidates(NamedTuple):

@@ -112,9 +112,9 @@ def end_with_parent() -> bool:
     del os.environ[PARENT]
 
     def watch() -> None:
-        while os.getppid() == parent:  # on Windows for ever
+        while os.getppid() == parent:  # on Windows getppid() never changes, so this never ends the process
             time.sleep(LOOK_AFTER)
-        os.kill(os.getpid(), signal.SIGTERM)  # which saves the state
+        os.kill(os.getpid(), signal.SIGTERM)  # its handler saves the state
         time.sleep(PATIENCE)
         os._exit(128 + signal.SIGTERM)
 

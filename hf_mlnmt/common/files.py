@@ -375,7 +375,7 @@ def is_full_disk(error: BaseException, folder: Path) -> bool:
 
 
 def _mode(path: Path) -> int | None:
-    """Returns the mode of what is there, behind all links; None when nothing is."""
+    """Returns the mode of the file at a path, behind all links; None where there is no file."""
     try:
         return path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):

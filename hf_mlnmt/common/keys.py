@@ -78,7 +78,7 @@ def key(default: Any, help: str, **more: Any) -> Any:
 
 
 class Section:
-    """A dataclass whose fields are keys; one with exclude=True in its metadata is none."""
+    """A dataclass whose fields are keys; a field with exclude=True in its metadata is no key."""
 
     __pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}
 

@@ -37,7 +37,7 @@ _TWO_AND_THREE = (
     "sqalb zhchi ararb zhcmn fapes lvlvs etekk swswh mszsm azazj uzuzn mnkhk nenpi orory sqals yiydd mgplt omgaz "
     "pspbt kukmr ayayr ququy krknc fffuv nonob tlfil"
 )
-# What FLORES-200 and WMT have beside them.
+# Codes of three letters that FLORES-200 and WMT have beside those with two.
 _THREE = (
     "ace acm acq aeb ajp apc ars ary arz ast awa azb ban bem bho bjn brx bug ceb cjk ckb crh csb dik doi dsb dyu fil "
     "fon frr fur gom gsw hak haw hne hsb ilo kab kac kam kbp kea kmb kok lij lmo ltg lua luo lus lzh mag mai min mni "
@@ -72,7 +72,7 @@ def is_within(code: str, other: str) -> bool:
 
 def language_tag(code: str) -> str:
     """Converts a code to a full BCP 47 tag: de of deu_Latn, sr-Latn of sr_Latn, zh-Hant of zho_Hant, es-419, nb."""
-    import langcodes  # which reads its tables for a tenth of a second
+    import langcodes  # imported here: it reads its tables for a tenth of a second
 
     with suppress(langcodes.LanguageTagError):
         tag = langcodes.standardize_tag(re.sub("[-_]XX$", "", code))  # mBART's en_XX

@@ -105,7 +105,7 @@ def token_ids(config: Any) -> dict[str, Any]:
 
 
 def check_model_folder(folder: str | Path) -> Path:
-    """Returns the folder. Raises: UserError when it is not there, has no safetensors or a JSON file that is none."""
+    """Returns the folder. Raises: UserError when it is not there, has no safetensors, or a damaged JSON file."""
     folder = Path(folder)
     if not folder.is_dir():
         kind = "a file, not a model folder" if folder.exists() else "no such folder"
@@ -193,7 +193,7 @@ def read_config(path: Path, **options: Any) -> Any:
         config.name_or_path = str(path)  # whose code it is, to Transformers
         return config
     except Exception as error:  # whatever Transformers raises for a value that it cannot use
-        said = _untrusted(error) or str(error).strip().split("\n\n")[0]  # without the advice below
+        said = _untrusted(error) or str(error).strip().split("\n\n")[0]  # without the paragraphs of advice
         if said != _untrusted(error) and "auto_map" in content:
             said += "\nIt was made by another version of this package, or a changed one; its own code lies beside it: "
             said += _RUN
@@ -515,7 +515,7 @@ def first_line(error: BaseException) -> str:
 
 
 def needs_code(model_class: type) -> bool:
-    """Returns whether a class is none of Transformers' own: then its code belongs in the folder."""
+    """Returns whether a class is not Transformers' own: then its code belongs in the folder."""
     return model_class.__module__.split(".")[0] != "transformers"
 
 

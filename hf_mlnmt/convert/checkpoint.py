@@ -33,7 +33,7 @@ from hf_mlnmt.modeling.stack import SinusoidalPositions
 
 @dataclass
 class Checkpoint:
-    """A checkpoint that has been read.
+    """A checkpoint of another format, as its importer has read it.
 
     `original`: the model itself, where its own code is at hand to compare with. `dtype`: the name of the type that the
     weights are kept in. `notes`: what the reader of import.json should know. `files`: what else is to lie in the
@@ -266,7 +266,7 @@ class Placement:
         self.left_out: dict[str, str] = {}  # tensor -> why no parameter needs it
 
     def move(self, moves: Iterable[Move]) -> None:
-        """Makes parameters. Raises: UserError that names a tensor that is not there."""
+        """Makes our parameters of their tensors. Raises: UserError that names a tensor that is not there."""
         for ours, theirs, transposed in moves:
             parts = [self._tensor(name) for name in theirs]
             parts = [part.t() if transposed and part.dim() == 2 else part for part in parts]
@@ -310,7 +310,7 @@ class Placement:
             return
         length, width, offset = config.max_position_embeddings, config.d_model, config.position_offset
         theirs = table.double().flatten(0, -2) if table.dim() > 1 else table
-        # They may have been kept in half precision.
+        # The weights may have been kept in half precision.
         if theirs.shape != (length, width) or not torch.allclose(
             theirs, SinusoidalPositions.compute(length, width, config.position_embedding, offset), atol=1e-3
         ):
@@ -411,7 +411,7 @@ def _reason(path: Path, error: Exception) -> str:
 
 
 def _code_in(path: Path, error: Exception) -> str | None:
-    """Returns the name of what a file would run, where PyTorch did not say it; None for no pickle."""
+    """Returns the name of the code that a pickle would run, where PyTorch did not name it; None for another file."""
     if "TorchScript" in str(error):
         return "a program of TorchScript"
     names: list[str] = []

@@ -109,7 +109,7 @@ def load(name: str, **options: Any) -> tuple[Any, list[str]]:
         model.config.dtype = stored
     except Exception as error:  # whatever PyTorch, safetensors and Transformers raise for a file that is not right
         for pickle in _pickles(folder):
-            read_pickle(pickle)  # says what is wrong with it
+            read_pickle(pickle)  # raises, and says what is wrong with the file
         raise UserError(f"{name}: its config or weights cannot be loaded: {reason_of(error)}") from error
     unexpected = set(map(str, info.get("unexpected_keys") or ()))
     known = {name for name in unexpected if _LEFT_OVER.search(name)}

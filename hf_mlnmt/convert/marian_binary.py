@@ -94,7 +94,7 @@ def to_bytes(items: Iterable[Item]) -> bytes:
     return begin + struct.pack("<Q", blank) + bytes(blank) + b"".join(each.payload for each in items)
 
 
-def in_int8(name: str, shape: Sequence[int]) -> bool:
+def is_in_int8(name: str, shape: Sequence[int]) -> bool:
     """Returns whether Marian keeps a tensor of this name in int8: embeddings, and matrices W, Wq, W1 ..."""
     return shape[0] > 1 and ("Wemb" in name or name[-2:] == "_W" or name[-3:-1] == "_W")
 
@@ -107,7 +107,7 @@ def values_of(item: Item) -> tuple[np.ndarray, np.float32 | None]:
     rounded = np.frombuffer(item.payload, "i1", item.size)
     multiplier = np.frombuffer(item.payload, "<f4", 1, item.size)[0]
     matrix = rounded.reshape(item.shape) if "Wemb" in item.name else rounded.reshape(item.shape[::-1]).T
-    with np.errstate(divide="ignore", invalid="ignore"):  # numbers that are none are refused with all others
+    with np.errstate(divide="ignore", invalid="ignore"):  # what is no number is refused later, as in all tensors
         return matrix.astype(np.float32) / multiplier, multiplier
 
 
@@ -155,9 +155,9 @@ def read_shortlist(file: Path, sizes: Sequence[int]) -> Shortlist:
 
 
 def read_table(file: Path, source: Mapping[str, int], target: Mapping[str, int]) -> Shortlist:
-    """Reads lines of a subword of the target, one of the source and a probability, with the vocabularies' numbers.
+    """Reads a lexical table, each line "target source probability", into a Shortlist of token ids.
 
-    Raises: UserError for other lines, and for subwords that are not in the vocabularies (NULL is passed over).
+    source, target: {subword: id}. Raises: UserError for other lines, and subwords that these lack (NULL is left out).
     """
     scores: defaultdict[int, dict[int, float]] = defaultdict(dict)
     for number, line in enumerate(read_lines(file, form="table"), start=1):

@@ -57,7 +57,7 @@ def cut_tokenizers(
     ends: tuple[bool, bool] = (True, True),
     parts: str = "subwords",
 ) -> tuple[Tokenizers, list[str]]:
-    """Returns tokenizers by the ids of source and target, one where they agree, and what a user must know of them.
+    """Makes a tokenizer for each side from {token: id} (one for both if equal); returns them and notes for the user.
 
     What cut the training data, codes of subword-nmt or a SentencePiece model, cuts text if it lies beside the
     checkpoint `where`. Otherwise they split at white space, and what comes out are tokens with a space between them. A

@@ -646,7 +646,7 @@ def _records(
             continue
         pair = _pair(record, spec)
         problem = pair if isinstance(pair, _Problem) else problem_in(pair[0]) or problem_in(pair[1])
-        if problem and number == 1 and problem.startswith(_FIELDS):  # of all records: a slip in the recipe
+        if problem and number == 1 and problem.startswith(_FIELDS):  # all records lack them: a slip in the recipe
             raise UserError(f"{where} {number}: {problem}.")
         if problem:
             _refuse(problem, f"{where} {number}", str(record), spec, report)

@@ -14,7 +14,7 @@ from hf_mlnmt.common.files import read_json, size_and_crc
 from hf_mlnmt.data.filters import FilterReport
 
 _AT_ONCE = 1 << 20  # lengths that `max` makes at a time
-_OPEN = 400  # files: a process may often open 1,024
+_OPEN = 400  # files open at once; often a process may have 1,024
 META = "meta.json"
 FORM = {
     "format": int,

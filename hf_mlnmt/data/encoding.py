@@ -324,7 +324,7 @@ def filtered(
     placeholders: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Any]:
     """Yields the raw pairs of a corpus, with placeholders if any, or texts of one language, that pass the filter, as a
-    stream; also what a tokenizer is trained on. share: of the items, as a hash of their numbers and the seed draws."""
+    stream; a tokenizer is trained on it too. share: of the items to take, chosen by a hash of item number and seed."""
     items = _items(spec, root, report)
     if share < 1:
         items = compress(items, _drawn(share, seed))

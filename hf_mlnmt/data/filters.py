@@ -42,7 +42,7 @@ class FilterReport:
         self.dropped[reason] += 1
 
     def add(self, other: FilterReport) -> None:
-        """Adds what another report counted of the text behind this one's."""
+        """Adds the counts of another report, on text that follows this report's."""
         self.kept += other.kept
         self.dropped.update(other.dropped)
         self.examples = {**other.examples, **self.examples}
@@ -93,7 +93,7 @@ class Seen:
             arrays.append(part[fresh])
             while len(arrays) > 1 and len(arrays[-2]) < 4 * len(arrays[-1]):
                 joined = np.concatenate(arrays[-2:])
-                joined.sort(kind="stable")  # which is quick where two arrays are sorted
+                joined.sort(kind="stable")  # a stable sort is quick where two arrays are sorted
                 arrays[-2:] = [joined]
         return new
 

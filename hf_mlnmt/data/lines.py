@@ -172,7 +172,7 @@ def _utf16(start: bytes) -> str | None:
 
 
 def _unpacked(file: IO[bytes], packed: str, path: Path) -> Any:
-    """Returns a stream of what is packed in a file."""
+    """Returns a stream of the content of a packed file."""
     if packed == "zip":
         archive = zipfile.ZipFile(file)
         names = [entry.filename for entry in archive.infolist() if not entry.is_dir()]

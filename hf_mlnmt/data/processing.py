@@ -60,7 +60,7 @@ class TextProcessing(Section):
         return lower(text, self.language) if self.lowercase else text
 
     def undo(self, text: str) -> str:
-        """Returns raw text of what the tokenizer decoded."""
+        """Returns raw text for text that the tokenizer decoded."""
         return self._detokenizer.detokenize(text.split(), unescape=False) if self.moses else text
 
     # sacremoses compiles many expressions: once a process, and not for text that is left alone.

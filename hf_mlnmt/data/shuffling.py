@@ -63,7 +63,7 @@ class Scattered(Indices):
 
     def __getitem__(self, places: Any) -> np.ndarray:
         copies, within = np.divmod(self.first + as_places(places, self.count), self.size)
-        if self.count == self.size and self.first % self.size == 0:  # all of them, once
+        if self.count == self.size and self.first % self.size == 0:  # all numbers, once
             return within
         for copy in np.unique(copies).tolist():
             inside = copies == copy

@@ -235,8 +235,8 @@ class Overlap:
 
 
 def word_overlap(texts: Iterable[str], others: Iterable[str], examples: int = 5) -> Overlap:
-    """Returns which of the running words of `texts` occur in `others`, without case; words are runs of letters, and of
-    a text without spaces two letters."""
+    """Returns the share of the words in texts that also occur in others (lower case), and the commonest of them. A word
+    is a run of letters; where a script has no spaces, two letters."""
     words = Counter(word for text in texts for word in terms(text.lower(), digits=False))
     known = {word for text in others for word in terms(text.lower(), digits=False)}
     shared = {word: count for word, count in words.items() if word in known}

@@ -104,7 +104,7 @@ class Tokenizers:
         return dict(zip(languages, ids, strict=True))
 
     def sizes(self) -> dict[str, int]:
-        """Returns the entries of each language's vocabulary; empty where there is one for all, or one for each side."""
+        """Returns {language: vocabulary size} where each language has its own tokenizer, else {}."""
         return {language: len(tokenizer) for language, tokenizer in self.each.items()}
 
     def save(self, folder: str | Path, code: bool = False) -> None:
@@ -142,7 +142,7 @@ class Tokenizers:
         made = {}
         for side, tokenizer in {"source": self.source, "target": self.target}.items():
             how: Any = partial(encode, tokenizer, target=side == "target")
-            if type(tokenizer) is PreTrainedTokenizerFast:  # which the tokenizers library alone encodes with
+            if type(tokenizer) is PreTrainedTokenizerFast:  # for which the tokenizers library alone encodes
                 how = partial(cut, own_copy(tokenizer).backend_tokenizer)
             front = self._front(language, tag) if side == "source" else ()
             made[side] = Side(replace(self.processing[side]), how, tuple(front))  # without what it has compiled
@@ -343,7 +343,7 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
             f"{folder}: no tokenizer there (tokenizer.json). Give a model folder, or train one: hf-mlnmt tokenizer."
         )
     try:
-        # With a config that says nothing: one of code in the folder could be none of this package's.
+        # With an empty config: the folder's code may have a class of its own for it, which is not this package's.
         how = {"config": PreTrainedConfig()} if trust_remote_code and read_part(folder, CONFIG).get("auto_map") else {}
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code, **how)
         ours = hasattr(tokenizer, "text_processing")  # this class, or its published code

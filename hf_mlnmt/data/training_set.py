@@ -85,7 +85,7 @@ class TrainingSet(Protocol):
         return None
 
     def describe(self) -> str:
-        """Describes for a log how many examples of what there are, and what is done to them."""
+        """Returns a line for a log: the number of examples, and what is done to them."""
         return f"{self.distinct:,} examples"
 
 

@@ -24,7 +24,7 @@ _LETTERS = "\u0e00-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\u1b00-\u1b7f\ua
 # Balinese, Javanese.
 _BEFORE = "\u0e40-\u0e44\u0ec0-\u0ec4\u17d2\u1039\u1a60\u1b44\ua9c0"
 # Unicode's Default_Ignorable_Code_Point without the joiners U+200C and U+200D, marks of annotations, the place of a
-# picture and the empty sign of Braille. What is written with stays: a zero-width space between letters of scripts
+# picture and the empty sign of Braille. What writing needs stays: a zero-width space between letters of scripts
 # without spaces, variants of Mongolian letters, fillers beside those of old Hangul, variants of emoji, flags (a group).
 _JAMO, _BRAILLE = "\u1100-\u115e\u1161-\u11ff\ua960-\ua97f\ud7b0-\ud7ff", "\u2801-\u28ff"
 _INVISIBLE = re.compile(
@@ -50,7 +50,7 @@ def is_unspaced(text: str) -> bool:
 
 
 def cut_into_pieces(texts: Iterable[str]) -> str | None:
-    """Returns what to say of text that subwords were made of (@@ behind a piece, U+2581 before it), or None."""
+    """Returns a message about text that is in subwords already (@@ behind a piece, U+2581 before it), or None."""
     pieces = [piece for text in texts for piece in text.split()]
     for what, count, remedy in (
         ("end in @@", sum(len(piece) > 2 and piece.endswith("@@") for piece in pieces), "sed -E 's/@@( |$)//g'"),

@@ -22,7 +22,7 @@ _ONE = r'"(?:[^"\\\n]|\\.)*+"'
 _STATEMENT = re.compile(
     rf"^[ \t]*(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*({_ONE}(?:\s*+{_ONE})*+)", re.MULTILINE
 )
-_NO_LINES = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # which Python takes for ends of lines
+_NO_LINES = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # characters that Python takes for ends of lines
 _EARLIER = re.compile(r"(?:^#\|.*\r?\n)*\Z", re.MULTILINE)  # what a message was, above it
 _HEADER = 'msgid ""\nmsgstr ""\n"MIME-Version: 1.0\\n"\n"Content-Type: text/plain; charset=UTF-8\\n"\n'
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\t": "\\t"}
@@ -114,7 +114,7 @@ def _with_key(raw: str, sign: str, letter: str) -> str:
 
 
 def is_icu(raw: str) -> bool:
-    """Returns whether a message has a plural or select of ICU, whose cases differ between languages: it is left."""
+    """Returns whether a message has a plural or select of ICU: it stays as it is, since cases differ by language."""
     return _ICU.search(raw) is not None
 
 

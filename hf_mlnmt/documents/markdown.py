@@ -39,7 +39,7 @@ _LINES = re.compile(
     |^export\s+(?:default|const|let|function|class|async|\{{).*(?:\n.*\S.*)*$""",
     re.MULTILINE | re.VERBOSE,
 )
-_BAR, _CODE_IN_ROW = "\ufdd2", re.compile(r"(?<!`)(`+)[^`\n]*\1(?!`)")  # in code of a row, a bar is none
+_BAR, _CODE_IN_ROW = "\ufdd2", re.compile(r"(?<!`)(`+)[^`\n]*\1(?!`)")  # a bar in a row's code parts no cells
 _CONTAINER = re.compile(r":{3,}[ ]*(?:\{[^}\n]*\}|[\w-]+)(?:\[|[ ]+)([^\]{}\n]+)")
 _PUNCTUATION = r"""[!-/:-@\[-`{-~]"""
 _DESTINATION = rf"""\((?:<[^<>\n]*>|{_SHORT}|(?:[^\s()]|\([^\s()]*\))*)(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)"""

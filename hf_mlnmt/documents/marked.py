@@ -31,8 +31,8 @@ DEEPEST = 100  # inline elements inside one another
 _SLOT = re.compile("\ufdd0(\\d+)\ufdd1")
 _ID = re.compile(r"""(?<!\s)\s+id\s*=\s*("[^"]*"|'[^']*'|[^\s"'=<>`]+)""", re.IGNORECASE)
 _SPACE = re.compile(r"[ \t\n\r\f\xa0]+")
-# White space as it is written, at the start of a text; or at its end, of the text turned round (a search for the end
-# would begin anew at each space).
+# White space as written: at the start of a text; at its end, matched on the reversed text, since a regex anchored at
+# the end would take quadratic time.
 _LEADING = re.compile(r"(?:\s|&nbsp;|&#160;|&#xa0;)*+", re.IGNORECASE)
 _TRAILING = re.compile(r"(?:\s|;psbn&|;061#&|;0ax#&)*+", re.IGNORECASE)
 # What is no word though it has letters or digits: the sign of a note or of a heading's address.
@@ -117,7 +117,7 @@ class Reading:
         self.raised: set[str] = set()  # styles of raised text
 
     def slot(self, parts: Iterable[str | Passage]) -> str:
-        """Returns what stands for these parts inside of a tag or a mark, until the document is written."""
+        """Registers parts inside a tag or a mark for translation; returns the placeholder that write() replaces."""
         parts = list(parts)
         if all(isinstance(part, str) for part in parts):
             return "".join(map(str, parts))
@@ -125,13 +125,13 @@ class Reading:
         return f"\ufdd0{len(self.slots) - 1}\ufdd1"
 
     def text(self, raw: str, form: Form) -> str:
-        """Returns what stands for a text inside of a tag or a mark."""
+        """Registers a text inside a tag (an attribute) for translation; returns the placeholder of `slot`."""
         return self.slot(passages([Token("text", raw)], form, self.check))
 
     @cached_property
     def right_to_left(self) -> bool:
         """Returns whether the translation is written from right to left."""
-        from langcodes import Language  # which reads its tables for a tenth of a second
+        from langcodes import Language  # imported here: it reads its tables for a tenth of a second
 
         return Language.get(self.language or "und").maximize().script in _RIGHT_TO_LEFT
 
@@ -284,7 +284,7 @@ class Passage:
     def _joined(
         self, units: list[tuple[str, str, Element]], placed: dict[int, list[Mark]], check: Callable[[], object]
     ) -> str:
-        """Returns the units with the tags of their elements between them, and the marks before them."""
+        """Joins units, with tags of their elements and marks between: Der, Hund in <b>, <br> -> Der <b>Hund</b><br>."""
         out: list[tuple[tuple[str, str] | None, str]] = []  # text with what is around it, and markup (None)
         opened: set[Element] = set()
         current = self.base
@@ -370,9 +370,9 @@ def _of_segment(segment: list[Token], form: Form) -> Iterator[str | Passage]:
 
 
 def _partings(segment: list[Token]) -> set[int]:
-    """Returns the numbers of tokens that part texts. What is left is nested well."""
+    """Returns the numbers of tokens that part texts: of a <b> c <i> d </b> all three tags. The rest is nested well."""
     parting: set[int] = set()
-    opened: list[list[Any]] = []  # number, name, whether something inside parts
+    opened: list[list[Any]] = []  # number, name, whether a token inside parts
     names: Counter[str] = Counter()
     said, visible = "", False  # the text since the last line break, and whether there was one
 
@@ -421,7 +421,7 @@ def _main_run(tokens: list[Token]) -> tuple[str, str]:
 
 
 def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
-    """Yields one text of well nested tokens, and the white space around it."""
+    """Yields a text of well nested tokens, and the white space around it: " a <b>c</b>" -> " ", Passage of "a c"."""
     text: list[str] = []
     owners: list[Element] = []
     marks: list[Mark] = []

@@ -121,11 +121,11 @@ class Match(Linked):
             reach = 100 if element.needed else 10
             near = {*range(max(0, place - reach), min(len(owners), place + reach))}.difference(signs)
             free = {n for n in near if not (owner := owners[n]) or not owner.path or owner in element.path}
-            if element.needed and not free:  # those of emphasis
+            if element.needed and not free:  # no free word near: a link takes one from an element of emphasis
                 free = {n for n in near if not any(each.needed for each in owners[n].path)}  # type: ignore[union-attr]
             if free:
                 owners[min(free, key=lambda number: (abs(number - place), number))] = element
-            elif element.needed and element.start != "[":  # of Markdown, where nothing is no link
+            elif element.needed and element.start != "[":  # Markdown has no link without text
                 lost.append(element)
             taken.update(element.path)
         return owners, lost

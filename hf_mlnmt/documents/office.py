@@ -105,7 +105,7 @@ class _Word(Part):
     """A part of a file of Word or PowerPoint, in which text stands in runs."""
 
     def language(self, name: str, code: str) -> str:
-        """Returns what an attribute says that names a language: `bidi` names that of what is written to the left."""
+        """Returns the new value of a language attribute; `bidi` is that of text written from right to left."""
         if name == "bidi":
             return self.reading.language or code if self.reading.right_to_left else code
         return super().language(name, code)
@@ -142,7 +142,7 @@ class _Word(Part):
     def paragraph(self, first: int, end: int) -> Iterator[Token]:
         """Yields the tokens of a paragraph. Fields (links, references) are elements around what they show; those that
         compute something stay as they are."""
-        held: list[Token] = []  # of the beginning of a field, or of one that stays
+        held: list[Token] = []  # tokens of a field's beginning, or of a field that stays
         depth, shown = 0, False
         for token in self._of_runs(first, end):
             if token.name == "begin":
@@ -241,7 +241,7 @@ class _Odf(Part):
         return style in self.reading.kept or _is_code(style)
 
     def language(self, name: str, code: str) -> str:
-        """Returns what an attribute says that names a language or a country."""
+        """Returns the new value of an attribute that names a language, a country or the direction of writing."""
         target = self.reading.language or ""
         if name == "writing-mode":
             turned = "rl-tb" if self.reading.right_to_left else "lr-tb"
@@ -318,7 +318,7 @@ def read_archive(content: bytes, reading: Reading, kind: str) -> Document:
                 members[entry.filename] = read(check_text(text), reading) if read else []
             except UserError as error:
                 raise UserError(f"{entry.filename}: {error}") from error
-    except UserError:  # which is a ValueError
+    except UserError:  # a UserError is a ValueError too
         raise
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, RuntimeError, EOFError, ValueError, OSError) as error:
         raise UserError(f"cannot be read ({error}): not whole, of another format, or locked.") from error

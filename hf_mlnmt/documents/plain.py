@@ -75,7 +75,7 @@ def _cue_tokens(cue: str) -> list[Token]:
 
 
 def tag(raw: str) -> Token:
-    """Returns a tag of a subtitle or a message; what is no pair, as <0/> or &copy;, has no words."""
+    """Makes a tag's token: "start"/"end" of an element, "mark" if it has no partner (<0/>, &copy;), "line" for <br>."""
     name = re.sub(r"\W.*", "", raw.lstrip("</"), flags=re.DOTALL).lower()
     if name == "br" or raw == "&nbsp;":  # words on both sides
         return Token("line", raw)

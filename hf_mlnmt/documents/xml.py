@@ -140,7 +140,7 @@ class Part:
         return re.sub(r"(?<=\s)" + ATTRIBUTE.pattern, attribute, event.raw) if event.kind == "start" else event.raw
 
     def language(self, name: str, code: str) -> str:
-        """Returns what an attribute says that names a language."""
+        """Returns a language attribute's new value: the translation's code if it had the source's, else the old one."""
         return self.reading.relabelled(code)
 
     def tokens(self, first: int, end: int) -> Iterator[Token]:
@@ -227,7 +227,7 @@ class _Xliff(Part):
     """A file whose translations stand behind their texts."""
 
     def units(self, second: bool) -> list[str | Passage | Checked]:
-        """Returns its parts; `second`: of version 2."""
+        """Returns the file's parts; `second`: of version 2 of XLIFF."""
         parts: list[str | Passage | Checked] = []
         self.second, self.form = second, self.form._replace(again=_copy if second else str)
         inherited = [(True, False)]  # whether units are translated, and keep their line breaks

@@ -156,7 +156,7 @@ def perplexity(
         raise UserError(f"all {len(texts)} lines are blank: there is nothing to score. Check the text.")
     if sources is not None and len(sources) != len(texts):
         raise UserError(f"{len(sources)} sources for {len(texts)} sentences: the files do not belong together.")
-    if has_modules(model):  # which need no code before the source
+    if has_modules(model):  # a model with modules needs no code before the source
         model, language = pair_of(model, source_language, language), None
         tokenizers = tokenizers.between(model.config.source_languages[0], model.config.target_languages[0])
     targets = tokenizers.encode_target(texts)

@@ -31,7 +31,7 @@ from hf_mlnmt.convert.marian_binary import (
     STEPS,
     Item,
     Shortlist,
-    in_int8,
+    is_in_int8,
     plain,
     read_shortlist,
     read_table,
@@ -133,7 +133,7 @@ def write(parts: Parts, source: Path, folder: Path, asked: Asked) -> dict[str, A
             "the source, one a line, as --calibrate FILE."
         )
     items = [
-        rounded(name, values, multipliers.get(name)) if in_int8(name, values.shape) else plain(name, values)
+        rounded(name, values, multipliers.get(name)) if is_in_int8(name, values.shape) else plain(name, values)
         for name, values in tensors.items()
     ]
     items += [_alpha(name, value) for name, value in alphas.items()]

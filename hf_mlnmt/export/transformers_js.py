@@ -72,7 +72,7 @@ def pack(
         encoder, decoder = (onnx.load(traced / name) for name in (two_graphs.ENCODER, two_graphs.DECODER))
         onnx.save(_ids_as_numbers(encoder), folder / GRAPHS / f"{ENCODER}{ENDINGS[dtype]}.onnx")
         if dtype == "int8":
-            encoder, decoder = _in_int8(encoder), _in_int8(decoder)
+            encoder, decoder = _graph_in_int8(encoder), _graph_in_int8(decoder)
         merged, layers = _merged(encoder, decoder, model)
         onnx.save(merged, folder / GRAPHS / f"{DECODER}{ENDINGS[dtype]}.onnx")
     config, tokens = model.config, {**token_ids(model.config), "pad_token_id": model.config.pad_token_id or 0}
@@ -291,7 +291,7 @@ def _all(nodes: Any) -> Iterator[Any]:
 # Rounding
 
 
-def _in_int8(model: Any) -> Any:
+def _graph_in_int8(model: Any) -> Any:
     """Returns a graph whose matrices are in 8 bits, a scale for each column of a product and each row of a table.
 
     Inputs of products are rounded as they come (DynamicQuantizeLinear). A table of embeddings that also makes the

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hf_mlnmt.generation.translating.directions import has_modules
     from hf_mlnmt.generation.translating.hypotheses import Alternative, Hypothesis
     from hf_mlnmt.generation.translating.pipeline import Translate, TranslationPipeline
-    from hf_mlnmt.generation.translating.segments import CutText, Input, check_characters, split_sentences
+    from hf_mlnmt.generation.translating.segments import CutText, EncodedPiece, check_characters, split_sentences
     from hf_mlnmt.search.rules import Abandoned
 
 __all__ = [
@@ -22,8 +22,8 @@ __all__ = [
     "Alternative",
     "CutText",
     "DecodingOptions",
+    "EncodedPiece",
     "Hypothesis",
-    "Input",
     "LengthPenalty",
     "Linked",
     "Translate",
@@ -43,7 +43,7 @@ _HOMES = {
     "generation.translating.directions": ("has_modules",),
     "generation.translating.hypotheses": ("Alternative", "Hypothesis"),
     "generation.translating.pipeline": ("Translate", "TranslationPipeline"),
-    "generation.translating.segments": ("CutText", "Input", "check_characters", "split_sentences"),
+    "generation.translating.segments": ("CutText", "EncodedPiece", "check_characters", "split_sentences"),
 }
 
 

@@ -19,7 +19,7 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .linear import faster, project, runs_ahead
+from .linear import faster, is_asynchronous, project
 
 
 def eager_attention(
@@ -54,13 +54,13 @@ def causal_mask(config, states: Tensor, attention_mask: Tensor | None, cache: Ca
     own = attention_mask is None and cache is None and config._attn_implementation == "sdpa"
     if own and states.is_cuda and torch.cuda.is_current_stream_capturing():
         return None  # as call by call: for a graph Transformers would make a mask, and attention would be slower
-    known = attention_mask is None or not runs_ahead(states)
+    known = attention_mask is None or not is_asynchronous(states)
     return create_causal_mask(config, states, attention_mask, cache, allow_is_causal_skip=known)
 
 
 def source_mask(config, states: Tensor, attention_mask: Tensor | None, memory: Tensor | None = None) -> Tensor | None:
     """Returns the mask of an attention over all positions of `memory`, or of `states`; None as in `causal_mask`."""
-    known = attention_mask is None or not runs_ahead(states)
+    known = attention_mask is None or not is_asynchronous(states)
     return create_bidirectional_mask(
         config, states, attention_mask, encoder_hidden_states=memory, allow_is_bidirectional_skip=known
     )

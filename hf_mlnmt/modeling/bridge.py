@@ -220,7 +220,7 @@ def take_codes(
     source: str | None = None,
     target: str | None = None,
 ) -> tuple[Tensor | None, Tensor | None, str | None, str | None]:
-    """Takes the codes off input_ids and attention_mask (batch, source); returns the languages too, as named or as said.
+    """Takes the codes off input_ids and attention_mask (batch, source); returns the languages too, as given or as said.
 
     codes: language -> id of its token; None: there are none, and everything stays as it is.
     Raises: ValueError where the rows are not all of the same languages.
@@ -552,7 +552,7 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         return pooled_rows(encoder(input_ids, attention_mask, **inputs).memory, pooling)
 
     def supervise(self, outputs: Any, logits, labels, label_smoothing, items) -> dict[str, Tensor]:
-        """Returns equation 10, as "translation" and in training "penalty"."""
+        """Returns the terms of equation 10: "translation" and, in training, "penalty"."""
         losses = super().supervise(outputs, logits, labels, label_smoothing, items)
         if self.training and self.config.penalty_weight and outputs.bridge_attentions is not None:
             real = (labels != -100).any(1)

@@ -24,7 +24,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .attention_scan import linear_scan as linear_scan
-from .linear import runs_ahead
+from .linear import is_asynchronous
 from .loss import cross_entropy
 from .matrices import is_plain, matrix_of, product_dtype
 
@@ -250,7 +250,7 @@ def prepared_attention(function: Callable, query: Tensor) -> Callable | None:
     def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *given: Any, **named: Any) -> Any:
         if mixed:
             query, key, value = (x.float() if x.dtype.itemsize == 2 else x for x in (query, key, value))
-        # Autocast would make them narrow again.
+        # Autocast would cast them to 16 bits again.
         own = torch.autocast("cpu", enabled=False) if mixed else nullcontext()
         with own, kernels_without_plans(query.device):
             return function(module, query, key, value, *given, **named)
@@ -286,7 +286,7 @@ def projected_cross_entropy(
     if torch.compiler.is_compiling():  # a graph has fixed shapes: keep every position and weigh it
         return cross_entropy(nn.functional.linear(states, weight, bias), labels, label_smoothing)
     dtype, kernels = product_dtype(states), kernels_for(states) if torch.is_grad_enabled() else None
-    if runs_ahead(states):  # to leave positions out it would wait: they count 0 instead
+    if is_asynchronous(states):  # to leave positions out it would wait: they count 0 instead
         each = dtype.itemsize / 2 if kernels else torch.promote_types(states.dtype, torch.float32).itemsize
         rows = max(1, int(LOGITS / (weight.shape[0] * each)))
     else:
@@ -310,7 +310,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         gradient = torch.zeros_like(states), torch.zeros_like(weight, dtype=exact)
         by_bias = None if bias is None else torch.zeros_like(bias, dtype=exact)
         total = torch.zeros((), dtype=exact, device=states.device)
-        counts = (labels != -100).unsqueeze(1) if runs_ahead(states) else None  # None: every label does
+        counts = (labels != -100).unsqueeze(1) if is_asynchronous(states) else None  # None: every label does
         buffer: Any = None  # of the logits, for all chunks
         for start in range(0, states.shape[0], rows):
             inside = slice(start, start + rows)

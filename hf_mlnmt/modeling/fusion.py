@@ -214,7 +214,7 @@ class FusedEncoderOutput(ModelOutput):
         pass  # ModelOutput's looks for the fields that a dataclass was made with
 
     def __reduce__(self):
-        return partial(FusedEncoderOutput, **self), ()  # ModelOutput's would lose what is no field
+        return partial(FusedEncoderOutput, **self), ()  # ModelOutput.__reduce__ pickles dataclass fields only
 
     @classmethod
     def of(cls, outputs: Sequence[Any]) -> "FusedEncoderOutput":
@@ -268,7 +268,7 @@ class FusedCache(Cache):
         return len(self.members[0])
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Returns the length of the members that are used: one whose scale is 0 reads nothing."""
+        """Returns the length of the members that are used: a member whose scale is 0 reads nothing."""
         return max(int(member.get_seq_length(layer_idx)) for member in self.members)
 
     def get_max_length(self, layer_idx: int | None = None) -> int:

@@ -194,7 +194,7 @@ class MultiLevelSupervisionModel(TransformerModel):
         self, features: Tensor, cache: Cache | None, **inputs
     ) -> tuple[tuple[Tensor, ...], Cache | None]:
         """Returns the final states of all auxiliary decoders, each over its encoder layer, and with AIF the cache."""
-        # They run before the main decoder: its first layer's slot is the one that says how long the prefix is.
+        # The auxiliary decoders run before the main decoder: its first layer's slot says how long the prefix is.
         states = []
         for decoder, layer_states in zip(self.auxiliary_decoders, features.unbind(2)):
             outputs = decoder(encoder_hidden_states=layer_states, cache=cache, **inputs)

@@ -13,7 +13,7 @@ from transformers.cache_utils import EncoderDecoderCache
 from .attention import CrossAttention, cached_source, split_heads
 from .attention_scan import context_scan, gate_scan, gate_step, previous_states, weight_scan, weight_step
 from .caches import slot_of
-from .linear import project, runs_ahead
+from .linear import is_asynchronous, project
 from .matrices import JointMatrices, matrix_of
 
 
@@ -205,7 +205,7 @@ class KeyValueContextAttention(RecurrentAttention):
         exact = energies.dtype
         log_sum = energies.logsumexp(-1)
         # The same in one operation less, where these are what takes time.
-        weights = energies.softmax(-1) if runs_ahead(energies) else torch.exp(energies - log_sum.unsqueeze(-1))
+        weights = energies.softmax(-1) if is_asynchronous(energies) else torch.exp(energies - log_sum.unsqueeze(-1))
         plain = torch.matmul(weights.to(value.dtype), value).to(exact)  # c~
         product = partial(self.transition, key)
         transition, bias = product() if slot is None or self.training else slot.constant(product)

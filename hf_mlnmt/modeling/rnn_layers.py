@@ -44,7 +44,7 @@ from torch.autograd.function import once_differentiable
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from .linear import project, runs_ahead
+from .linear import is_asynchronous, project
 from .matrices import in_own_precision, matrix_of, product_dtype
 
 Aside = list[tuple[Tensor, Tensor]]  # dy_t and x_t, of the positions whose backward has been
@@ -124,7 +124,7 @@ class Packing:
     def of(cls, real: Tensor | None) -> Packing | None:
         """Returns the packing, or None where nothing is padding. A graph (torch.export) is for any padding, and a
         device that Python runs ahead of is not asked."""
-        if real is None or not (torch.compiler.is_exporting() or runs_ahead(real) or not bool(real.all())):
+        if real is None or not (torch.compiler.is_exporting() or is_asynchronous(real) or not bool(real.all())):
             return None
         return cls(real)
 
@@ -138,7 +138,7 @@ class Packing:
         """Returns the packing of the sentences when real positions stand in front: itself, if they do already."""
         if torch.compiler.is_exporting():  # it cannot ask; equation 4 does on any side, and tokenizers make no holes
             return self
-        asked = not (runs_ahead(self.real) or torch.compiler.is_compiling())
+        asked = not (is_asynchronous(self.real) or torch.compiler.is_compiling())
         if asked and bool((self.real[:, 1:] <= self.real[:, :-1]).all()):
             return self
         return Packing(self.real.gather(1, self.places))
@@ -224,7 +224,7 @@ class LSTM(nn.LSTM):
         width = self.hidden_size
         nothing = states.new_zeros(2 if self.bidirectional else 1, states.shape[0], width)
         # Only a layer that is trained keeps what cuDNN needs on the way back; without dropout it computes the same.
-        training = self.training or (runs_ahead(states) and torch.is_grad_enabled())
+        training = self.training or (is_asynchronous(states) and torch.is_grad_enabled())
         return torch.lstm(
             states, begin or (nothing, nothing), weights, True, 1, 0.0, training, self.bidirectional, True
         )

@@ -142,7 +142,7 @@ class SSRUDecoder(Decoder):
     def look_up(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         """Looks up as the baseline does; a first vector of zeros gets no gradient, nor from the output projection."""
         weight: Any = self.embed_tokens.weight
-        hooks = weight._backward_hooks or {}  # which neither a copy nor a loaded model takes along
+        hooks = weight._backward_hooks or {}  # neither a copy nor a loaded model takes hooks along
         if self.training and weight.requires_grad and not any(isinstance(x, KeepZeros) for x in hooks.values()):
             weight.register_hook(KeepZeros(weight, self.config.decoder_start_token_id))
         return super().look_up(input_ids, inputs_embeds)

@@ -30,7 +30,7 @@ PROCESSING = "text_processing.json"
 # In tokenizer_config.json: the parts that lie beside, and where the code of this class is.
 PARTS, POINTER = "parts", {"AutoTokenizer": [None, "tokenization.TranslationTokenizer"]}
 _CODE = re.compile(r"\s*<2([\w-]+)>")
-_APART = "\U0010ffff"  # no character: put into what looks like a token, where no code is meant
+_APART = "\U0010ffff"  # a noncharacter, put into text that looks like a code and means none
 logger = logging.get_logger(__name__)
 
 

@@ -35,7 +35,7 @@ except ImportError:  # a reader of the Hub's code need not have it
 
 logger = logging.get_logger(__name__)
 
-PROGRAMS = 264  # that share the rows where sums over all of them are asked for: two for each processor of an H100
+PROGRAMS = 264  # as many share the rows where sums over all of them are asked for: two for each processor of an H100
 
 
 # Wherever these lie: a batch has them as parts of something else, its graph has not.

@@ -210,7 +210,7 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise UserError(f"{path}{line}: not valid YAML ({getattr(error, 'problem', error)}).") from error
-    except (ValueError, RecursionError) as error:  # a date that there is not; sections in one another by the thousand
+    except (ValueError, RecursionError) as error:  # a date that does not exist; thousands of nested sections
         raise UserError(f"{path}: not valid YAML ({error}). Mend the file.") from error
     if not isinstance(content, dict) or not isinstance(tree, yaml.MappingNode):
         what = "nothing" if content is None else "something else"

@@ -87,7 +87,7 @@ def _placeholders(placeholders: dict[str, str]) -> dict[str, str]:
 
 
 def truth(value: Any) -> Any:
-    """Returns the value; true or false for YAML 1.1's further words, which are read as text, for no is a language."""
+    """Returns true for yes and on, false for no and off, which are read as text (no is a language); else the value."""
     return {"yes": True, "on": True, "no": False, "off": False}.get(str(value).lower(), value)
 
 
@@ -668,7 +668,7 @@ class SequenceSettings(ObjectiveSettings):
 
 @dataclass
 class NBestSettings(SequenceSettings):
-    """The lists of the best translations (`FusionNBest`)."""
+    """Settings of `FusionNBest`, which trains on n-best lists."""
 
     n: Annotated[int, Range(1, 1000)] = key(12, "Hypotheses, and beams.")
     found_by: Literal["q", "translation"] = key(

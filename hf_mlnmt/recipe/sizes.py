@@ -27,7 +27,7 @@ from hf_mlnmt.data.formats import PACKERS, format_of
 from hf_mlnmt.recipe.schema import LANGUAGE
 
 TAG = "<bt>"
-BACKWARD, FORWARD = "backward", "forward"  # the rounds with text of the target language
+BACKWARD, FORWARD = "backward", "forward"  # names of the rounds that text of the target language makes
 MOST_SYNTHETIC = 4.0  # pairs to each parallel one: on Multi30k 1:4 was the best of 1:0.5 to 1:4 (docs/monolingual.md)
 FILTERS: dict[str, Any] = {"max_length": 200, "max_ratio": 4, "drop_duplicates": True}
 # Multi30k's German side, 10,000 subwords, batches of 1,024 tokens; an end of sentence is a word and a subword.
@@ -295,7 +295,7 @@ def _rounded(steps: float) -> int:
 
 def with_text(content: dict[str, Any], corpus: Measured, text: str, lines: int) -> list[str]:
     """Makes two rounds of a recipe's content, the first the other way; returns the plan in words."""
-    ratio = min(MOST_SYNTHETIC, math.floor(80 * lines / corpus.pairs) / 100)  # a fifth may be dropped on the way
+    ratio = min(MOST_SYNTHETIC, math.floor(80 * lines / corpus.pairs) / 100)  # filters may drop a fifth of the lines
     if ratio < 0.05:
         raise UserError(
             f"{text}: {lines:,} distinct sentences are too few to add to {corpus.pairs:,} pairs. Give at least a tenth "

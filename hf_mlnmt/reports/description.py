@@ -160,7 +160,7 @@ def _tokenizers(folder: Path) -> dict[str, Any]:
     try:
         tokenizers = load_tokenizers(folder)
     except UserError:
-        return {}  # a checkpoint or a model without one is described too
+        return {}  # a folder without a tokenizer is described too
     sides = {"joint": tokenizers.source}
     if not tokenizers.joint:
         sides = {"source": tokenizers.source, "target": tokenizers.target}

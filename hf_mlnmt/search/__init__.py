@@ -1,7 +1,7 @@
-"""Search: what generate() finds, for the models of this package; `floors` decides how, `explain` says it.
+"""Search: what generate() finds, for the models of this package; `floors_of_text` decides how, `explain` says it.
 
-A call of generate() (modeling/generation.py) comes through prepare.py, which makes Transformers' preparation once for a
-model and options, and then to `run`, which searches on the first floor that knows what is asked:
+A call of generate() comes through prepare.py, where its way is drawn, and then to `run`, which searches on the first
+floor that knows what is asked:
 
 | floor | file | runs for |
 | --- | --- | --- |
@@ -11,8 +11,15 @@ model and options, and then to `run`, which searches on the first floor that kno
 | Transformers' loop | | what `why_not` names |
 
 Each step of loop.py calls `TransformerDecoder` (transformer.py): on a CPU the compiled step of cpu/step.py, for a
-decoder of the baseline's layers or SSRU, without dropout, adapters or autocast; else the model's own modules. A beam
-search looks at 2 x width candidates, and a token is the last if it is an end token or at the length limit (rules.py).
+decoder of the baseline's layers or SSRU, without dropout, adapters or autocast; else the model's own modules.
+A step of a beam search is there four times, its parts numbered as in strategies.py:
+
+| part | strategies.py | gpu/static_shapes.py | gpu/kernels.py | cpu/search.c |
+| --- | --- | --- | --- | --- |
+| (1) candidates | `candidates` | `Stage.choose_beams` | `_read_kernel`, `_beams_kernel` | `choose_next` |
+| (2) finish | `finish` | `Stage.choose_beams` | `_beams_kernel` | `finish`, `take_beams` |
+| (3) go on | `go_on` | `Stage.choose_beams` | `_beams_kernel` | `take_beams` |
+| (4) close | `close` | `Stage.choose_beams` | `_beams_kernel` | `take_beams` |
 
 The parts, each in one file for all loops:
 
@@ -25,18 +32,15 @@ The parts, each in one file for all loops:
 | its state | the same | `expand`, `reorder`, `select` |
 | a decoder step in compiled code | cpu/step.py, cpu/native.py, cpu/search.c | `CompiledStep` |
 | what is remembered of a model, and of options | known.py, prepare.py | `known`, `Prepared` |
-| a step's choice on a GPU | gpu/kernels.py | `choose_beams`, `choose_tokens` |
 
-What makes it fast:
-- the beams of a sentence are neighbouring positions of one sequence (cache.py): no copies of the source's keys
-  and values, and none of the caches when beams change places;
-- sentences that have ended leave the batch, with their keys, values and padding (rules.py decides when);
-- one call of compiled code for a step's choice, which looks into few blocks of the vocabulary;
-- tokens and parents are kept, not sequences; the sequences are read off at the end.
+It is fast because the beams of a sentence are neighbouring positions of one sequence (cache.py), so that no keys and
+values are copied; sentences that have ended leave the batch (rules.py); and the best tokens are found by one call of
+compiled code for each step, which looks into few blocks of the vocabulary (search.c).
 """
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -44,7 +48,6 @@ from torch import Tensor
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.utils import ModelOutput, logging
 
-from hf_mlnmt.modeling.linear import runs_ahead
 from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.search import loop
 from hf_mlnmt.search.constraints import Constrained
@@ -52,9 +55,9 @@ from hf_mlnmt.search.decoder import HANDLED, SourceBatch, SourceTokens
 from hf_mlnmt.search.decoders import decoder_of
 from hf_mlnmt.search.gpu import static_shapes
 from hf_mlnmt.search.known import known, what_is_around
-from hf_mlnmt.search.prepare import Text, hand_over
+from hf_mlnmt.search.prepare import UnencodedSources, stop_if_preparing
 from hf_mlnmt.search.recombination import Recombined
-from hf_mlnmt.search.rules import Abandon, Rules
+from hf_mlnmt.search.rules import BetweenSteps, Rules
 from hf_mlnmt.search.strategies import (
     BeamSearch,
     Draws,
@@ -103,15 +106,17 @@ def explain(model: Any, sentences: int = 1, **options: Any) -> str:
 
 
 def run(
-    model: Any, input_ids: Any, processors: Any, criteria: Any, config: Any, arguments: Any, text: Text | None = None
+    model: Any, input_ids: Any, processors: Any, criteria: Any, config: Any, arguments: Any, sources: Any = None
 ) -> Any:
     """Searches on the first floor that knows what is asked; returns what generate() does, or None: Transformers' must.
 
     Args:
         input_ids ... arguments: what generate() hands to its loop; arguments by keyword in `arguments`.
-        text: sentences that are not encoded yet, of a call whose options were prepared before.
+        sources: `UnencodedSources` of a call whose options were prepared before; input_ids is None then.
     """
-    for floor in floors(model, input_ids, processors, criteria, config, arguments, text):
+    given = processors, criteria, config, arguments
+    floors = floors_of_call(model, input_ids, *given) if sources is None else floors_of_text(model, sources, *given)
+    for floor in floors:
         logger.debug("generate(): %s", floor)
         if getattr(_OF_THREAD, "explains", False):
             raise _Explained(floor)
@@ -120,46 +125,62 @@ def run(
     return None
 
 
-def floors(
-    model: Any, input_ids: Any, processors: Any, criteria: Any, config: Any, arguments: Any, text: Text | None
-) -> Iterator[Floor]:
-    """Yields the floor for a call, and the next one where a search has returned None; arguments as of `run`."""
-    known(model, again=text is None)  # compared with what it was once for a call: prepare.py has done so
-    copies = width = max(config.num_beams, config.num_return_sequences)  # of a sentence, by Transformers' preparation
-    if text is not None:
-        if (ready := text.ready(model)) is not None:
-            reason = "one sentence without padding on a CPU, of a family and options that search.c knows"
-            yield Floor("one sentence in compiled code", reason, lambda: ready.translate(model, text.ids, text.wanted))
-        copies, input_ids = 1, text.prompt()  # each sentence is there once
-        arguments = {**arguments, "encoder_outputs": ModelOutput(), "attention_mask": text.mask}
+def floors_of_call(model: Any, input_ids: Any, *given: Any) -> Iterator[Floor]:
+    """Yields the floor for a call that Transformers has prepared, its sources encoded; arguments as of `run`."""
+    processors, criteria, config, arguments = given
+    known(model)  # compares it with what it was, once for a call: prepare.py does it for the others
     if other := why_not(model, criteria, config, arguments):
-        hand_over(None, None, input_ids, processors, criteria, config, arguments, fast=False)
+        stop_if_preparing(None, None, input_ids, *given)
         yield Floor("Transformers' loop", f"because of {other}", lambda: None)
         return
-    rules = Rules(processors, criteria) if text is None else text.rules
-    decoder, choice, prompt = decoder_of(model)(model, arguments), choice_of(rules, config), input_ids[::copies]
-    ahead = runs_ahead(prompt)
-    slow = static_shapes.why_not(decoder, choice, rules) if ahead else "Python does not run ahead of this device"
-    if text is None:
-        slow = slow or "options that are no plain values"
-    family = getattr(decoder, "family", None)
-    hand_over(decoder, choice, input_ids, processors, criteria, config, arguments, fast=family is not None)
-    if text is not None:
-        if not slow:
-            given = decoder, choice, SourceTokens(text.ids, text.mask), prompt, rules, config
-            yield Floor(
-                "steps of static shapes", "Python runs ahead of this device", lambda: static_shapes.search(*given)
-            )
-        arguments["encoder_outputs"] = text.encode(model)
-    source: Any = SourceBatch.take(arguments["encoder_outputs"], arguments.get("attention_mask"), copies)
-    batch = loop.SearchBatch(decoder, source, width)
-    source = None  # so that sentences that leave the batch leave the memory too
+    rules = Rules(processors, criteria)
+    decoder, strategy = decoder_of(model)(model, arguments), strategy_of(rules, config)
+    stop_if_preparing(decoder, strategy, input_ids, *given)
+    copies = max(config.num_beams, config.num_return_sequences)  # of a sentence, by Transformers' preparation
+    prompt = input_ids[::copies]
+    encoded = partial(SourceBatch.take, arguments["encoder_outputs"], arguments.get("attention_mask"), copies)
+    slow = static_shapes.why_not(decoder, strategy, rules, prompt) or "options that are no plain values"
+    yield _loop_floor(decoder, strategy, rules, config, prompt, encoded, slow)
+
+
+def floors_of_text(model: Any, sources: UnencodedSources, *given: Any) -> Iterator[Floor]:
+    """Yields the floor for a call that prepare.py has prepared, and the next one where a search has returned None."""
+    (_, criteria, config, arguments), (ids, mask, _, wanted, rules) = given, sources
+    if (ready := sources.ready(model)) is not None:
+        reason = "one sentence without padding on a CPU, of a family and options that search.c knows"
+        yield Floor("one sentence in compiled code", reason, partial(ready.translate, model, ids, wanted))
+    arguments = {**arguments, "encoder_outputs": ModelOutput(), "attention_mask": mask}
+    if other := why_not(model, criteria, config, arguments):
+        yield Floor("Transformers' loop", f"because of {other}", lambda: None)
+        return
+    decoder, strategy, prompt = decoder_of(model)(model, arguments), strategy_of(rules, config), sources.prompt()
+    if not (slow := static_shapes.why_not(decoder, strategy, rules, prompt)):
+        by_steps = partial(static_shapes.search, decoder, strategy, SourceTokens(ids, mask), prompt, rules, config)
+        yield Floor("steps of static shapes", "a device that Python runs ahead of", by_steps)
+    encoded = lambda: SourceBatch.take(sources.encode(model), mask, 1)  # noqa: E731
+    yield _loop_floor(decoder, strategy, rules, config, prompt, encoded, slow)
+
+
+def _loop_floor(
+    decoder: Any,
+    strategy: Any,
+    rules: Rules,
+    config: Any,
+    prompt: Tensor,
+    encoded: Callable[[], SourceBatch],
+    slow: Any,
+) -> Floor:
+    """Returns the floor of loop.py. encoded: gives the sources; slow: why there are no steps of static shapes."""
+
+    def search() -> Any:  # keeps no source, so that sentences that leave the batch leave the memory too
+        batch = loop.SearchBatch(decoder, encoded(), max(config.num_beams, config.num_return_sequences))
+        return loop.search(batch, prompt, strategy(batch, prompt, rules, config))
+
     step = "the model's modules" if getattr(decoder, "compiled", None) is None else "compiled code (cpu/step.py)"
-    by_loop = lambda: loop.search(batch, prompt, choice(batch, prompt, rules, config))  # noqa: E731
-    yield Floor("the loop", f"{choice.__name__}, steps by {step}; not of static shapes: {slow}", by_loop)
+    return Floor("the loop", f"{strategy.__name__}, steps by {step}; not of static shapes: {slow}", search)
 
 
-def choice_of(rules: Rules, config: Any) -> type[SearchStrategy]:
+def strategy_of(rules: Rules, config: Any) -> type[SearchStrategy]:
     """Returns the search strategy that is asked for."""
     if rules.constraints is not None:
         return Constrained
@@ -185,7 +206,7 @@ def why_not(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -
             if getattr(config, name):
                 return name
     for criterion in criteria:
-        if type(criterion) not in (MaxLengthCriteria, EosTokenCriteria, Abandon):
+        if type(criterion) not in (MaxLengthCriteria, EosTokenCriteria, BetweenSteps):
             return type(criterion).__name__
     if config.is_assistant or config.low_memory or config.prefill_chunk_size is not None:
         return "is_assistant, low_memory or prefill_chunk_size"

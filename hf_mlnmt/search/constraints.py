@@ -3,24 +3,24 @@
 References: Post and Vilar 2018, "Fast Lexically Constrained Decoding with Dynamic Beam Allocation for Neural Machine
 Translation"; Hu et al. 2019, "Improved Lexically Constrained Decoding for Translation and Monolingual Rewriting".
 
-A constraint is met when one of its alternatives, each a sequence of tokens, is somewhere in the hypothesis; one that is
-there n times when so many are. Where a hypothesis stands is a node of one automaton for each sentence (Aho and Corasick
-1975: a trie of all alternatives, and what a mismatch falls back to) and how often it has met each constraint; its bank
-is the number of constraint tokens that it has: of each constraint its longest alternative's, as often as it is met, and
-of one that is begun the tokens so far.
+A constraint is met when one of its alternatives, each a sequence of tokens, is somewhere in the hypothesis; a
+constraint that is asked for n times, when n of them are. Where a hypothesis stands is a node of one automaton for each
+sentence (Aho and Corasick 1975: a trie of all alternatives, and where a mismatch falls back to) and how often it has
+met each constraint; its bank is the number of constraint tokens that it has: of each constraint its longest
+alternative's, as often as it is met, and the tokens so far of an alternative that is begun.
 
 A step, over all sentences together:
 1. Candidates are the best tokens of every beam, as many as it could at most take beams, and all tokens of the
    sentence's constraints.
-2. A candidate that would end a hypothesis before all constraints are met is none.
+2. A token that would end a hypothesis before all constraints are met is no candidate.
 3. The candidates of each bank are ranked by score, and beams are given to the best of every bank, then to the second
    best, and so on, the fullest bank first: a bank that has too few leaves its beams to the others.
 4. Those of the chosen that end are finished hypotheses, as in `BeamSearch`; the next beams are the others in that
    order.
 
 A sentence without constraints has one bank, and step 3 is the order of the scores: it is searched as ever. The search
-of one that has some ends as soon as no beam can be among those that are returned, by the measure of `early_stopping`:
-few beams are in the fullest bank, and `num_beams` finished hypotheses would take many steps more.
+of a sentence with constraints ends as soon as no beam can be among the hypotheses that are returned, by the measure of
+`early_stopping`: few beams are in the fullest bank, and `num_beams` finished hypotheses would take many steps more.
 """
 
 from collections import Counter, deque
@@ -65,8 +65,7 @@ class Automaton(NamedTuple):
         goto = torch.zeros(len(built), nodes, 1 + symbols, dtype=torch.long)
         met = torch.zeros(len(built), nodes, most, dtype=torch.bool)
         begun = torch.zeros(len(built), nodes, most, dtype=torch.long)
-        sizes = torch.zeros(len(built), most, dtype=torch.long)
-        times = torch.zeros(len(built), most, dtype=torch.long)
+        sizes, times = torch.zeros(2, len(built), most, dtype=torch.long)
         for number, (constraints, (tokens, rows)) in enumerate(zip(sentences, built, strict=True)):
             alphabet[number, : len(tokens)] = torch.tensor(tokens, dtype=torch.long)
             for at, constraint in enumerate(constraints):
@@ -209,7 +208,7 @@ class Constrained(BeamSearch):
         return running.masked_fill(~is_possible(running), -torch.inf).amax(1)
 
     def close(self) -> Tensor:
-        """Closes a sentence that has constraints as soon as no beam can be among those that are returned, too."""
+        """Closes sentences with constraints earlier: as soon as no beam can be among the hypotheses returned."""
         open_ = super().close()
         worst = self.beams.best[:, self.config.num_return_sequences - 1]
         open_ &= ~self.automaton.sizes.any(1) | (self.highest() / self.length_penalties()[1] > worst)
@@ -217,11 +216,8 @@ class Constrained(BeamSearch):
 
     def keep(self, sentences: Tensor) -> None:
         super().keep(sentences)
-        self.automaton, self.nodes, self.met = (
-            self.automaton.keep(sentences),
-            self.nodes[sentences],
-            self.met[sentences],
-        )
+        self.automaton = self.automaton.keep(sentences)
+        self.nodes, self.met = self.nodes[sentences], self.met[sentences]
 
 
 def _candidates(log_probs: Tensor, alphabet: Tensor, of_beam: int) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""The hypotheses of a search: those that go on, the best that are finished, and the steps they are read off from.
+"""The beams of a search: hypotheses that go on, the best finished ones, and the steps that they are read off from.
 
 | class | what it holds |
 | --- | --- |
@@ -6,10 +6,9 @@
 | Chains | hypotheses that do not meet: of greedy search and of draws |
 | Record | what was chosen at each step, for the whole batch: sequences are read off at the end |
 
-The rules are those of `GenerationMixin._update_finished_beams` and `_check_early_stop_heuristic`: of the best
-`num_beams` candidates those that end are finished, scored by log P / length^penalty; nothing is added to a sentence of
-which no beam, scored at its present length, is better than the worst of `num_beams` finished ones (`early_stopping`
-False; True: once there are as many; "never": scored at the longest length, where the penalty favours length).
+The rules (strategies.py) are those of `GenerationMixin._update_finished_beams` and `_check_early_stop_heuristic`. With
+`early_stopping` True a sentence is closed once `num_beams` hypotheses are finished; with "never" (4) scores its best
+beam at the longest length, where the penalty favours length.
 
 Tensors stay where they are and no value is read, so that a graph on a card can repeat all of it (static_shapes.py).
 """
@@ -101,7 +100,7 @@ class Hypotheses:
 
 
 class Chains:
-    """Hypotheses that do not meet: which of them go on, (sentences, width); open (sentences,): one does."""
+    """Hypotheses that do not meet. going (sentences, width): which go on; open (sentences,): whether any does."""
 
     def __init__(self, sentences: int, width: int, pad_token: Any, device: Any):
         self.going = torch.empty(sentences, width, dtype=torch.bool, device=device)
@@ -124,7 +123,7 @@ class Chains:
         return torch.where(self.going, tokens, self.pad_token)
 
     def close(self, last: Tensor) -> None:
-        """Ends those whose token is the last: (sentences, width)."""
+        """Ends hypotheses whose token is the last; last: (sentences, width)."""
         torch.gt(self.going, last, out=self.going)
         if self.going.shape[1] > 1:
             torch.any(self.going, 1, out=self.open)

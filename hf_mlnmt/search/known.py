@@ -79,9 +79,9 @@ class Known:
 
 
 def known(model: Any, again: bool = True) -> Known:
-    """Returns what is known of a model; where it has changed, of what it is now.
+    """Returns the `Known` of a model, a new one where the model has changed.
 
-    again: compare it; False: the call under way has done so.
+    again: whether to compare the model with it; False: the call under way has done so.
     """
     found = _KNOWN.get(model)
     if found is None or (again and not found.holds(model)):
@@ -99,7 +99,7 @@ def what_is_around(model: Any, again: bool = True) -> str | None:
         return "a forward that was put in the place of its own"
     if not known(model, again).is_hooked(model):
         return None
-    encoder = set(model.get_encoder().modules())  # which generate() calls itself
+    encoder = set(model.get_encoder().modules())  # generate() calls these itself, in all loops
     others = [module for module in model.modules() if module not in encoder]
     if any(part._forward_hooks or part._forward_pre_hooks for part in others) or _has_any_global_hook():
         return "forward hooks"

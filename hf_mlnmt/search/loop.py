@@ -41,31 +41,32 @@ class SearchBatch:
         self.state = self.state.select(rows, longest)
 
 
-def search(batch: SearchBatch, prompt: Tensor, choice: Any) -> Any:
+def search(batch: SearchBatch, prompt: Tensor, strategy: Any) -> Any:
     """Searches: tokens are chosen by the scores of the next token and read, until all sentences have ended.
 
     Args:
         batch: the sentences; none has been read yet.
         prompt: (sentences, length).
-        choice: chooses the tokens (strategies.py), `batch.width` for each sentence.
+        strategy: chooses the tokens (strategies.py), `batch.width` for each sentence.
 
     Returns: what generate() returns.
     """
-    rules, length = choice.rules, prompt.shape[1]
+    rules, length = strategy.rules, prompt.shape[1]
     history = prompt.unsqueeze(1).expand(-1, batch.width, -1)  # (sentences, width, length)
     scores = batch.begin(prompt)  # (sentences, 1, vocabulary)
     batch.state = batch.state.expand(batch.width)
     while True:
         length += 1
-        tokens, parents, open_ = choice.step(scores, history, length)  # (sentences, width) twice, (sentences,)
+        tokens, parents, open_ = strategy.step(scores, history, length)  # (sentences, width) twice, (sentences,)
         left = int(open_.sum())
         if not left or rules.is_longest(length):
-            return choice.result()
+            return strategy.result()
+        rules.between_steps()  # the scores, whose memory others may write into, have been read
         if rules.processors:
             history = history if parents is None else gather_beams(history, parents)
             history = torch.cat([history, tokens.unsqueeze(-1)], dim=-1)
         if (kept := rules.sentences_to_keep(open_, left)) is not None:
-            choice.keep(kept)
+            strategy.keep(kept)
             batch.keep(kept)
             rules.keep(kept, batch.width)
             tokens, history = tokens[kept], history[kept]

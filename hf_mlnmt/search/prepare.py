@@ -1,8 +1,14 @@
 """The part of generate() that does not depend on the sentences, made once for a model and the options of a call.
 
-generate() comes through here by itself (`generate`). The first call with some options lets Transformers prepare them
-for a source of which nothing is computed; what its loop would be handed at the end (config, logits processors, stopping
-criteria) is kept. Every call then begins at the encoder, so that none depends on those before it.
+The way of a call, which the second one with the same options begins at 4, so that none depends on those before it:
+1. A model's generate() (modeling/generation.py) calls `generate` here.
+2. `Prepared.of` calls Transformers' generate(), with a source of one position of zeros in the place of an encoder's.
+3. That prepares config, logits processors and stopping criteria, and would search: `_sample` or `_beam_search` of the
+   model calls `search.run`, `floors_of_call`, `stop_if_preparing`: this ends it by an exception, and 2 keeps them.
+4. `Prepared.search` calls `search.run` with them and `UnencodedSources`: `floors_of_text`.
+5. The floor searches: it encodes the sources, and finds translations.
+6. Where none can, or options are no plain values, Transformers' generate() is called whole: 3, without an end.
+
 Options are the same if they are plain values, or frozen dataclasses as LengthPenalty, that are equal; with any other
 value (a processor, a streamer, a tensor) every call goes through Transformers' preparation. The generation configs and
 the model's config are compared by value at every call.
@@ -28,7 +34,7 @@ from hf_mlnmt.modeling import generation
 from hf_mlnmt.search.cpu.one_sentence import ReadySentences, Wanted, ready_sentences
 from hf_mlnmt.search.decoder import HANDLED
 from hf_mlnmt.search.known import known, what_is_around
-from hf_mlnmt.search.rules import ROW_BY_ROW, Abandon, Rules
+from hf_mlnmt.search.rules import ROW_BY_ROW, BetweenSteps, Rules
 from hf_mlnmt.search.strategies import SearchStrategy
 
 ENCODED = 512  # tokens at once of sentences that others may pass; fewer cost more a token
@@ -41,7 +47,7 @@ class Handed(NamedTuple):
     """The things that Transformers' preparation hands to a loop, as far as they serve later calls too."""
 
     start: int  # the prompt, of every sentence
-    choice: type[SearchStrategy]
+    strategy: type[SearchStrategy]
     processors: Any
     criteria: Any
     config: Any
@@ -53,29 +59,23 @@ class _HandedOver(Exception):
     """Ends a preparation with its result, the one argument: `Handed`, or None where no fast loop would search."""
 
 
-def hand_over(
-    decoder: Any,
-    choice: Any,
-    input_ids: Tensor,
-    processors: Any,
-    criteria: Any,
-    config: Any,
-    arguments: dict,
-    fast: bool,
+def stop_if_preparing(
+    decoder: Any, strategy: Any, input_ids: Any, processors: Any, criteria: Any, config: Any, arguments: Any
 ) -> None:
-    """Ends a preparation, if one is under way, with what a loop is handed.
+    """Ends a call that was made for its preparation alone, by raising `_HandedOver`; else does nothing.
 
-    fast: a loop of this package searches, and begins with what a family's encoder returns.
+    decoder: None where Transformers' loop searches. input_ids ... arguments: what a loop is handed.
     """
     if not getattr(_OF_THREAD, "prepares", False):
         return
     others = {name: value for name, value in arguments.items() if name not in ("encoder_outputs", "attention_mask")}
     plain = others.keys() <= HANDLED and all(type(processor) in ROW_BY_ROW for processor in processors)
-    if not (fast and plain and input_ids.shape[1] == 1) or decoder.normalized:
+    family = getattr(decoder, "family", None)  # so a loop can begin with what an encoder returns
+    if family is None or not plain or input_ids.shape[1] != 1 or decoder.normalized:
         raise _HandedOver(None)
     head, start = decoder.model.lm_head, int(input_ids[0, 0])
     vocabulary = getattr(head, "out_features", decoder.model.config.target_vocab_size)
-    raise _HandedOver(Handed(start, choice, processors, criteria, config, others, vocabulary))
+    raise _HandedOver(Handed(start, strategy, processors, criteria, config, others, vocabulary))
 
 
 class Prepared:
@@ -92,7 +92,7 @@ class Prepared:
             vars(config)[name] = value.cpu() if isinstance(value, Tensor) else value
         self.handed = handed._replace(config=config)
         self.rules = Rules(handed.processors, handed.criteria)
-        self.wanted = Wanted.of(handed.choice, self.rules, handed.config, handed.start, handed.vocabulary)
+        self.wanted = Wanted.of(handed.strategy, self.rules, handed.config, handed.start, handed.vocabulary)
 
     @classmethod
     def of(cls, model: Any, given: Any, call: Callable[..., Any], options: dict[str, Any]) -> Prepared:
@@ -122,24 +122,24 @@ class Prepared:
             same = all(x is config and vars(x) == kept for x, (config, kept) in zip(now, self.configs))
         except RuntimeError:  # of tensors in them
             return False
-        return same and (self.handed is not None or known(model, again=False) is self.seen)  # which may have been why
+        return same and (self.handed is not None or known(model, again=False) is self.seen)  # else it may be fast now
 
-    def search(self, model: Any, ids: Tensor, mask: Tensor, abandon: Abandon | None) -> Any:
-        """Searches from the encoder on; None if that is not for a fast loop. `abandon` is asked before one sentence."""
+    def search(self, model: Any, ids: Tensor, mask: Tensor, between: BetweenSteps | None) -> Any:
+        """Searches from the encoder on, after a call of `between`; returns None if that is not for a fast loop."""
         search = generation.faster_search
         if self.handed is None or search is None:
             return None
         start, _, processors, criteria, config, arguments, _ = self.handed
         rules = self.rules
-        if abandon is not None:
-            criteria = StoppingCriteriaList([*criteria, abandon])
-            abandon.check()
+        if between is not None:
+            criteria = StoppingCriteriaList([*criteria, between])
             rules = Rules(processors, criteria)
-        text = Text(ids, mask, start, self.wanted, rules)
-        return search(model, None, processors, criteria, config, arguments, text)
+            rules.between_steps()
+        sources = UnencodedSources(ids, mask, start, self.wanted, rules)
+        return search(model, None, processors, criteria, config, arguments, sources)
 
 
-class Text(NamedTuple):
+class UnencodedSources(NamedTuple):
     """Sentences of which nothing is computed yet: token ids and mask (sentences, source)."""
 
     ids: Tensor
@@ -159,15 +159,14 @@ class Text(NamedTuple):
         return ready_sentences(model)
 
     def encode(self, model: Any) -> Any:
-        """Encodes them: an output that is the caller's own. On a CPU some at a time, where an `Abandon` is asked."""
+        """Encodes them: an output that is the caller's own. On a CPU some at a time, if something is called between."""
         encoder, most = model.get_encoder(), len(self.ids)
-        if self.rules.abandon and self.ids.device.type == "cpu":
+        if self.rules.callbacks and self.ids.device.type == "cpu":
             most = max(1, ENCODED // self.ids.shape[1])
         parts = list[Any]()
         for ids, mask in zip(self.ids.split(most), self.mask.split(most)):
             if parts:
-                for each in self.rules.abandon:
-                    each.check()
+                self.rules.between_steps()
             parts.append(encoder(input_ids=ids, attention_mask=mask, return_dict=True))
         return copy.copy(parts[0]) if len(parts) == 1 else _in_one(parts)
 
@@ -187,9 +186,9 @@ def generate(model: Any, call: Callable[..., Any], arguments: dict[str, Any]) ->
     """Returns what model.generate(**arguments) does; `call` is that of Transformers."""
     options = dict(arguments)
     ids, mask, given = (options.pop(name, None) for name in ("input_ids", "attention_mask", "generation_config"))
-    criteria, abandon = options.get("stopping_criteria"), None
-    if isinstance(criteria, list) and len(criteria) == 1 and isinstance(criteria[0], Abandon):
-        abandon = options.pop("stopping_criteria")[0]  # which is of a call, and not of its options
+    criteria, between = options.get("stopping_criteria"), None
+    if isinstance(criteria, list) and len(criteria) == 1 and isinstance(criteria[0], BetweenSteps):
+        between = options.pop("stopping_criteria")[0]  # it is of a call, not of its options
     key = _key(options, given)
     if key is None or not _are_plain(ids, mask, model.device) or what_is_around(model) is not None:
         return call(**arguments)
@@ -202,7 +201,7 @@ def generate(model: Any, call: Callable[..., Any], arguments: dict[str, Any]) ->
         of_model[key] = prepared
         while len(of_model) > KEPT:
             of_model.popitem(last=False)
-    outputs = prepared.search(model, ids, mask, abandon)
+    outputs = prepared.search(model, ids, mask, between)
     return call(**arguments) if outputs is None else outputs
 
 

@@ -91,7 +91,7 @@ class Recombination:
         chosen, stands = self.groups(running)
         possible = (self.scale * running).masked_fill(~is_possible(running), -torch.inf)
         members = chosen.unsqueeze(1) == torch.arange(running.shape[1], device=running.device).view(1, -1, 1)
-        sums = possible.unsqueeze(1).masked_fill(~members, -torch.inf).logsumexp(-1)  # of those that each stands for
+        sums = possible.unsqueeze(1).masked_fill(~members, -torch.inf).logsumexp(-1)  # of beams that each stands for
         return torch.where(stands, sums / self.scale, IMPOSSIBLE)
 
     def together(self, running: Tensor) -> Tensor:
@@ -148,14 +148,7 @@ class Trellis:
 
 @torch.no_grad()
 def build_trellis(
-    decoder: Any,
-    source: SourceBatch,
-    prompt: Tensor,
-    ends: list[int],
-    beams: int,
-    k: int,
-    longest: int,
-    tolerance: float,
+    decoder: Any, source: SourceBatch, prompt: Tensor, ends: list, beams: int, k: int, longest: int, tolerance: float
 ) -> list[Trellis]:
     """Builds the trellis of each sentence by a beam search with recombination that keeps everything.
 

@@ -25,7 +25,7 @@ NAMES = (
 )  # fmt: skip
 ROW_BY_ROW = {getattr(processors, name) for name in NAMES if hasattr(processors, name)}
 
-# Those of them that compute the same with any scores, whatever the length and the tokens before; none reads a value.
+# Of these the processors that look at the scores alone, not at the length or the tokens before; none reads a value.
 NAMES_OF_SCORES = (
     "TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper", "TypicalLogitsWarper",
     "EpsilonLogitsWarper", "InfNanRemoveLogitsProcessor", "LogitNormalization",
@@ -60,7 +60,7 @@ OF_LEAST_LENGTHS = (processors.MinLengthLogitsProcessor, processors.MinNewTokens
 class Change(NamedTuple):
     """The numbers that a processor which looks at the length alone adds to the scores of some tokens.
 
-    `forced`: those tokens get 0 instead, and all others minus infinity. `at`: behind sequences of which lengths.
+    `forced`: the tokens get 0 instead, and all others minus infinity. `at`: tells the lengths of the sequences before.
     """
 
     tokens: list[int]
@@ -70,7 +70,7 @@ class Change(NamedTuple):
 
     @classmethod
     def of(cls, processor: Any) -> "Change | None":
-        """Returns that of a processor, or None if it has none."""
+        """Returns the change that a processor makes; None where it is no processor of this kind."""
 
         def change(tokens: Any, at: Callable[[int], bool], added: float = -math.inf, forced: bool = False) -> Change:
             tokens = tokens.flatten().tolist() if isinstance(tokens, Tensor) else [tokens]
@@ -101,20 +101,19 @@ class Abandoned(Exception):
     """The end of a search that nobody waits for any more."""
 
 
-class Abandon(StoppingCriteria):
-    """A criterion that ends generate() with Abandoned at the first step at which `abandoned()` is true."""
+class BetweenSteps(StoppingCriteria):
+    """A criterion that calls a function between steps of generate(), and ends it with Abandoned where that is true.
 
-    def __init__(self, abandoned: Callable[[], bool]):
-        self.abandoned = abandoned
+    The function may run another generate() of the same model, on the same thread: a server translates newcomers in it.
+    """
 
-    def check(self) -> None:
-        """Raises Abandoned if nobody waits any more."""
-        if self.abandoned():
-            raise Abandoned
+    def __init__(self, nobody_waits: Callable[[], bool]):
+        self.nobody_waits = nobody_waits
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         """Returns which rows (rows,) have ended by it: none."""
-        self.check()
+        if self.nobody_waits():
+            raise Abandoned
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 
@@ -158,15 +157,21 @@ class Rules:
         self.end_tokens = ends[0] if ends else None
         self.ends: list[int] = ends[0].flatten().tolist() if ends else []
         limits = [criterion.max_length for criterion in criteria if isinstance(criterion, MaxLengthCriteria)]
-        self.max_length = min(limits, default=None)
-        self.abandon = [criterion for criterion in criteria if isinstance(criterion, Abandon)]
+        self.max_length: Any = min(limits, default=None)
+        self.callbacks = [criterion for criterion in criteria if isinstance(criterion, BetweenSteps)]
         self.lengths_alone = all(type(processor) in OF_LEAST_LENGTHS for processor in logits_processor)
 
     @cached_property
-    def by_length(self) -> list[Any] | None:
-        """Returns each processor as a `Change`, or itself if it is of `OF_SCORES`; None: one looks at tokens before."""
+    def by_length(self) -> Any:
+        """Returns each processor as a `Change`, or itself if of `OF_SCORES`; None if any looks at tokens before."""
         parts = [processor if type(processor) in OF_SCORES else Change.of(processor) for processor in self.processors]
         return None if None in parts else parts
+
+    def between_steps(self) -> None:
+        """Calls what others do between two steps, on this thread: another generate() of this model may run in it, so
+        whatever a loop keeps must be its own. Raises: Abandoned."""
+        if any(criterion.nobody_waits() for criterion in self.callbacks):
+            raise Abandoned
 
     def candidates(self, width: int) -> int:
         """Returns how many candidates `width` beams look at: enough, if all end tokens are among them."""
@@ -177,9 +182,7 @@ class Rules:
         return self.max_length is not None and length >= self.max_length
 
     def is_last(self, tokens: Tensor, length: int) -> Tensor:
-        """Tells which tokens (sentences, any) end their sequence, which is then `length` long. Raises: Abandoned."""
-        for criterion in self.abandon:
-            criterion.check()
+        """Tells which tokens (sentences, any) end their sequence, which is then `length` long."""
         if self.is_longest(length):
             return torch.ones_like(tokens, dtype=torch.bool)
         return self.is_end(tokens)

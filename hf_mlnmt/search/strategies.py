@@ -10,14 +10,14 @@
 | Grouped | the best of groups that differ from each other |
 | SampledBeams, WithoutReplacement | beams that are drawn; sequences drawn without replacement |
 
-The face that the loop sees is `SearchStrategy`. A step of `BeamSearch`, which others change at the methods in brackets:
+The face that the loop sees is `SearchStrategy`. A step of `BeamSearch` has four parts, methods that others override:
 
-1. The candidates are the best of running sum + log P over the beams of a sentence: 2 x width of them, since at most
-   `width` can end (`candidates`).
-2. Of the first `width` those that end their hypothesis are finished, scored by sum / length^penalty (`finish`).
-3. The best `width` that do not end are the next beams (`go_on`); what a beam carries follows them (`follow`, `keep`).
-4. A sentence is closed when its best running sum (`highest`), divided by the present length^penalty, is not above the
-   worst finished score (`close`); with early_stopping False that is a guess, since longer ones might still win.
+(1) `candidates`: the best of running sum + log P over the beams of a sentence, max(2, 1 + end tokens) x width of them:
+    enough, since a beam can end with each end token.
+(2) `finish`: of the first `width` those that end their hypothesis are finished, scored by sum / length^penalty.
+(3) `go_on`: the best `width` that do not end are the next beams; what a beam carries follows them (`follow`, `keep`).
+(4) `close`: a sentence is closed when its best running sum (`highest`), divided by the present length^penalty, is not
+    above the worst finished score; with early_stopping False that is a guess, since longer ones might still win.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Greedy:
         self.record = Record(prompt, batch.width, config)
 
     def tokens(self, scores: Tensor) -> Tensor:
-        """Chooses by scores (sentences, width, vocabulary): (sentences, width)."""
+        """Chooses tokens (sentences, width) by scores (sentences, width, vocabulary)."""
         return best_tokens(scores)
 
     def step(self, scores: Tensor, history: Tensor, length: int) -> tuple[Tensor, Tensor | None, Tensor]:
@@ -166,14 +166,14 @@ class BeamSearch:
 
     def step(self, scores: Tensor, history: Tensor, length: int) -> tuple[Tensor, Tensor | None, Tensor]:
         self.length, self.columns = length, scores.shape[-1]
-        sums, beams, tokens = self.candidates(scores, self.beams.running, history)  # (sentences, candidates)
+        sums, beams, tokens = self.candidates(scores, self.beams.running, history)  # (1): (sentences, candidates)
         last = self.rules.is_last(tokens, length)
-        self.finish(sums, beams, tokens, last if self.counts_impossible else last & is_possible(sums))
-        places = self.go_on(sums, last)
+        self.finish(sums, beams, tokens, last if self.counts_impossible else last & is_possible(sums))  # (2)
+        places = self.go_on(sums, last)  # (3)
         beams, tokens = (part.gather(1, places).view(-1, self.batch.width) for part in (beams, tokens))
         self.record.steps.append((self.batch.ids, tokens, beams))
         self.follow(places, beams, tokens)
-        return tokens, beams, self.close()
+        return tokens, beams, self.close()  # (4)
 
     def finish(self, sums: Tensor, beams: Tensor, tokens: Tensor, over: Tensor) -> None:
         """Takes those of the best candidates that are over."""
@@ -195,7 +195,7 @@ class BeamSearch:
     def keep(self, sentences: Tensor) -> None:
         self.write()
         before, self.beams = self.beams, self.begin(len(sentences), sentences.device)
-        rows = rows_of_sentences(sentences, len(self.beams.open) // len(sentences))  # several in Grouped
+        rows = rows_of_sentences(sentences, len(self.beams.open) // len(sentences))  # one, or Grouped's groups
         before.move_to(self.beams, rows, len(rows))
 
     def write(self) -> None:
@@ -275,8 +275,8 @@ class WithoutReplacement(SampledBeams):
     """`num_beams` draws without replacement; beams are summed up as G, and carry log P, the scores.
 
     G(y) = log P(y) + Gumbel noise; the k sequences with the largest G are k draws without replacement, in that order.
-    (1) Of the continuations of a beginning with perturbed log probability G, whose own are g, the largest becomes G,
-    and each -log(exp(-G) - exp(-max g) + exp(-g)). So G never grows, and a beam search with G in the place of its sums,
+    Of the continuations of a beginning with perturbed log probability G, whose own are g, the largest becomes G, and
+    each (a) -log(exp(-G) - exp(-max g) + exp(-g)). So G never grows, and a beam search with G in the place of its sums,
     and without length normalisation, finds the k largest. The probabilities are those behind the rules (temperature,
     top_k), which add up to one again in every step.
 
@@ -301,7 +301,7 @@ class WithoutReplacement(SampledBeams):
         below = (gumbels - gumbels.amax(-1, keepdim=True)).exp().neg().log1p()  # log(1 - exp(g - max g))
         largest = running.unsqueeze(-1)  # G of the beginning
         beyond = largest - gumbels + below
-        sums = largest - beyond.clamp(min=0) - beyond.abs().neg().exp().log1p()  # (1)
+        sums = largest - beyond.clamp(min=0) - beyond.abs().neg().exp().log1p()  # (a)
         sums = sums.masked_fill(~is_possible(largest) | (log_probs == -torch.inf), IMPOSSIBLE).flatten(1)
         vocabulary, count = scores.shape[-1], min(self.rules.candidates(self.batch.width), sums.shape[1])
         sums, chosen = sums.topk(count)

@@ -472,7 +472,7 @@ async def complete_v1(request: Request, api: Served) -> Response:
     try:
         (found,), answer = await _searched(request, api, asked, texts, OF_COMPLETIONS, **told)
     except UserError as error:
-        raise UserError(re.sub("^target_(?=prefix)", "", str(error))) from error  # which is `prefix` here
+        raise UserError(re.sub("^target_(?=prefix)", "", str(error))) from error  # the field is `prefix` here
     listed = [asdict(best) for best in found if isinstance(best, Alternative)]  # none of what needs no translation
     return JSONResponse({"alternatives": listed, **answer})
 
@@ -523,7 +523,7 @@ def make_app(
         title="hf-mlnmt serve",
         version=__version__,
         description="Machine translation: the API of LibreTranslate, and more under /v1.",
-        docs_url=None,  # their scripts come from another machine
+        docs_url=None,  # the scripts of FastAPI's pages come from another machine
         redoc_url=None,
         separate_input_output_schemas=False,
     )

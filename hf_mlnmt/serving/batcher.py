@@ -5,11 +5,18 @@ with the same options wait in one queue; fair_queue.py says which batch is next.
 
 - An idle worker begins at once. Only if the batch before it served several requests, it waits for as many, at most
   `max_wait`: clients that were answered together ask together again.
-- Between two steps of a batch, or while it is encoded, newcomers whose turn is before its last are translated.
+- Between two steps of a batch, or while it is encoded, newcomers whose turn is before its last are translated, by the
+  same thread from inside the search, maybe with the same model:
+
+    _translate_batch -> _search -> call.search -> generate() -> search/loop.py: rules.between_steps(), at every step
+      -> _between_steps -> _let_pass -> _translate_batch(passed=False) -> _search -> another generate()
+
+  Before one sentence in compiled code, or steps of static shapes on a GPU, `_between_steps` is called once.
 - A cancelled request leaves the queue; a batch in which nobody is left ends at its next step.
 - A batch that fails is halved and tried again, until the piece that cannot be translated is alone; its request fails.
 
-A piece's translation does not depend on the batch: see tests/serving/test_batcher.py.
+A piece's translation does not depend on the batch: see tests/serving/test_batcher.py. A method whose name ends with
+_locked is called with the lock held.
 """
 
 from __future__ import annotations
@@ -34,18 +41,18 @@ from hf_mlnmt.generation import (
     Abandoned,
     CutText,
     DecodingOptions,
+    EncodedPiece,
     Hypothesis,
-    Input,
     TranslationCall,
     check_characters,
 )
-from hf_mlnmt.serving.fair_queue import FairQueues, Piece, Queue
+from hf_mlnmt.serving.fair_queue import FairQueues, Queue, QueuedPiece
 from hf_mlnmt.serving.limits import check_settings
 from hf_mlnmt.serving.models import Leg, ServedModels
 
 logger = logging.getLogger(__name__)
 
-_RUNS = 64  # calls that are kept, those used last
+_CALLS = 64  # calls that are kept, those used last
 _SHORT = 20_000  # characters of a request that a worker cuts between two batches; longer ones have another thread
 
 
@@ -85,9 +92,9 @@ class Statistics:
 
 @dataclass
 class _Request:
-    """Texts for one run; `future` has the result, and says when nobody waits for it any more."""
+    """Texts for one call; `future` has the result, and says when nobody waits for it any more."""
 
-    run: TranslationCall
+    call: TranslationCall
     texts: list[str]
     turn: float = 0.0  # tokens
     came: float = field(default_factory=time.monotonic)
@@ -101,7 +108,7 @@ class _Request:
         """Returns whether another thread cuts the texts, while the worker goes on."""
         return sum(map(len, self.texts)) > _SHORT
 
-    def take(self, piece: Input, hypotheses: list[Hypothesis]) -> None:
+    def take(self, piece: EncodedPiece, hypotheses: list[Hypothesis]) -> None:
         """Stores the hypotheses of a piece; finishes with those of the last one."""
         self.results[piece.line, piece.number] = hypotheses
         if len(self.results) == self.pieces:
@@ -110,13 +117,13 @@ class _Request:
     def finish(self) -> None:
         try:
             texts = [
-                self.run.together(text, {piece.number: self.results[text.line, piece.number] for piece in text.inputs})
+                self.call.together(text, {piece.number: self.results[text.line, piece.number] for piece in text.inputs})
                 for text in self.cut
             ]
         except Exception as error:
             self.fail(error)
         else:
-            with suppress(InvalidStateError):  # it was cancelled
+            with suppress(InvalidStateError):  # the request was cancelled
                 self.future.set_result(texts)
 
     def fail(self, error: BaseException) -> None:
@@ -136,25 +143,20 @@ class Batcher:
     """
 
     def __init__(
-        self,
-        models: ServedModels,
-        *,
-        batch_tokens: int = 4096,
-        max_wait: float = 0.005,
-        max_queue: int = 10_000,
+        self, models: ServedModels, *, batch_tokens: int = 4096, max_wait: float = 0.005, max_queue: int = 10_000
     ) -> None:
         check_settings(batch_tokens, max_wait, max_queue)
         self.models, self.statistics = models, Statistics()
         self.batch_tokens, self.max_wait, self.max_queue = batch_tokens, max_wait, max_queue
-        self._runs: OrderedDict[Any, TranslationCall] = OrderedDict()
+        self._calls: OrderedDict[Any, TranslationCall] = OrderedDict()
         self._fair = FairQueues(batch_tokens)
         self._changed = threading.Condition()
-        self._together = 1  # requests that the last batch served
-        self._active = 0  # requests that are not answered yet
-        self._aside = 0.0  # seconds that searches have waited for newcomers
+        self._together = 1  # requests that the last batch served: as many may ask again, and an idle worker waits
+        self._active = 0  # requests that are not answered yet: what a batch serves is shared among them
+        self._aside = 0.0  # seconds that searches have waited for newcomers, which are no part of their own time
         self._closing = False
         self.healthy = True  # until the worker ends by a fault
-        self._cutter = ThreadPoolExecutor(1, thread_name_prefix="cut")  # of long texts
+        self._cutter = ThreadPoolExecutor(1, thread_name_prefix="cut")  # cuts long texts
         self._worker = threading.Thread(target=self._work, name="translate", daemon=True)
         self._worker.start()
 
@@ -181,7 +183,7 @@ class Batcher:
         try:
             async with asyncio.timeout(timeout):
                 for number, leg in enumerate(route.legs, 1):
-                    request = self._enter(self._run(leg, options, number == len(route.legs)), list(texts))
+                    request = self._enter(self._call_of(leg, options, number == len(route.legs)), list(texts))
                     try:
                         results = await asyncio.wrap_future(request.future)
                     finally:
@@ -201,8 +203,8 @@ class Batcher:
         problems = self.models.reload()
         loaded = {id(model.pipeline) for model in self.models.models}
         with self._changed:
-            for key in [key for key, run in self._runs.items() if id(run.pipeline) not in loaded]:
-                del self._runs[key]
+            for key in [key for key, call in self._calls.items() if id(call.pipeline) not in loaded]:
+                del self._calls[key]
         return problems
 
     def close_now(self, timeout: float | None = None) -> None:
@@ -226,29 +228,29 @@ class Batcher:
 
     # From texts to pieces
 
-    def _run(self, leg: Leg, options: dict[str, Any], last: bool) -> TranslationCall:
+    def _call_of(self, leg: Leg, options: dict[str, Any], last: bool) -> TranslationCall:
         """Returns the call that translates a leg. Raises: UserError for options that do not exist or fit."""
         key = (*leg, last, repr(sorted(options.items())))
         with self._changed:
-            if (run := self._runs.get(key)) is not None:
-                self._runs.move_to_end(key)
-                return run
+            if (call := self._calls.get(key)) is not None:
+                self._calls.move_to_end(key)
+                return call
         for name in (*OF_TEXTS, "terms"):
             for text in texts_in(options.get(name)):
                 check_characters(text, name)
-        run = TranslationCall(leg.pipeline, _options_of_leg(leg, options, last))
-        run.quotes = False
+        call = TranslationCall(leg.pipeline, _options_of_leg(leg, options, last))
+        call.quotes = False
         with self._changed:
-            run = self._runs.setdefault(key, run)
-            while len(self._runs) > _RUNS:
-                self._runs.popitem(last=False)
-        return run
+            call = self._calls.setdefault(key, call)
+            while len(self._calls) > _CALLS:
+                self._calls.popitem(last=False)
+        return call
 
-    def _enter(self, run: TranslationCall, texts: list[str]) -> _Request:
+    def _enter(self, call: TranslationCall, texts: list[str]) -> _Request:
         """Puts a request for these texts into its queue and returns it. Raises: UserError, Overloaded."""
         for number, text in enumerate(texts, 1):
             check_characters(text, f"text {number}")
-        request = _Request(run, texts)
+        request = _Request(call, texts)
         if not texts:
             request.finish()
             return request
@@ -258,80 +260,73 @@ class Batcher:
             if not self.healthy:
                 raise _no_worker()
             request.turn = self._fair.served
-            self._make_room(len(texts))
+            self._make_room_locked(len(texts))
             self.statistics.waiting += len(texts)
             self._active += 1
             request.future.add_done_callback(self._answered)
             if not request.is_long:
-                self._fair.queue(run).uncut.append(request)
+                self._fair.queue(call).uncut.append(request)
                 self._changed.notify()
                 return request
-        self._cutter.submit(self._cut_and_put, run, [request])
+        self._cutter.submit(lambda: self._put(call, self._cut(call, [request])))
         return request
 
     def _answered(self, future: Future[Any]) -> None:
         with self._changed:
             self._active -= 1
 
-    def _make_room(self, pieces: int) -> None:
-        """Raises Overloaded if so many more pieces would be too many. Called with the lock."""
+    def _make_room_locked(self, pieces: int) -> None:
+        """Raises Overloaded if so many more pieces would be too many."""
         waiting = self.statistics.waiting
         if waiting + pieces > self.max_queue:
             message = f"{waiting} sentences wait, and {pieces} more would be above the limit of {self.max_queue}"
             raise Overloaded(message, max(1.0, self._fair.seconds_left()))
 
-    def _cut_and_put(self, run: TranslationCall, requests: list[_Request]) -> None:
-        """Cuts the texts of requests and puts the pieces into their queue."""
-        self._put(run, self._cut(run, requests))
-
-    def _put(self, run: TranslationCall, pieces: list[Piece]) -> None:
+    def _put(self, call: TranslationCall, pieces: list[QueuedPiece]) -> None:
+        """Puts pieces into the queue of their call."""
         with self._changed:
-            self._fair.put(run, pieces)
+            self._fair.put(call, pieces)
             self._changed.notify()
 
-    def _cut(self, run: TranslationCall, requests: list[_Request]) -> list[Piece]:
+    def _cut(self, call: TranslationCall, requests: list[_Request]) -> list[QueuedPiece]:
         """Cuts the texts of requests and returns the pieces, which count as waiting."""
         try:
-            if len(requests) > 1 and any(not isinstance(getattr(run.options, x), str | None) for x in OF_TEXTS):
-                raise UserError("an option has an entry for each text of a request")  # which are counted in it
-            cut = run.cut([text for request in requests for text in request.texts], 1)
-            run.forget_lines()
+            if len(requests) > 1 and any(not isinstance(getattr(call.options, x), str | None) for x in OF_TEXTS):
+                raise UserError("an option has an entry for each text of a request")  # by its number in the request
+            cut = call.cut([text for request in requests for text in request.texts], 1)
+            call.forget_lines()
         except Exception as error:
             if len(requests) > 1:
-                return [piece for request in requests for piece in self._cut(run, [request])]
+                return [piece for request in requests for piece in self._cut(call, [request])]
             with self._changed:
                 self.statistics.waiting -= len(requests[0].texts)
                 self._changed.notify_all()
             requests[0].fail(error)
             return []
-        entered, every = list[tuple[_Request, Sequence[Input]]](), iter(cut)
+        entered, every = list[tuple[_Request, Sequence[EncodedPiece]]](), iter(cut)
         for request in requests:
             # Lines are counted in each request: what a call says of line n, and a draw, belong to its own texts.
             request.cut = [next(every).on_line(line) for line in range(1, len(request.texts) + 1)]
             request.pieces = sum(len(text.inputs) for text in request.cut)
             entered.append((request, [sentence for text in request.cut for sentence in text.inputs]))
-        pieces: list[Piece] = []
+        pieces: list[QueuedPiece] = []
         with self._changed:
             for request, inputs in entered:
-                if request.is_long:  # others have not kept it waiting: it was being cut
+                if request.is_long:  # it waited for the cutting, not for others
                     request.turn = self._fair.served
-                if self._is_accepted(request):
-                    pieces += self._pieces_of(request, inputs)
+                if self._is_accepted_locked(request):
+                    self.statistics.waiting += len(inputs)
+                    pieces += self._fair.pieces_of(request, ((len(each.ids), each) for each in inputs))
         for request in requests:
             if not request.pieces:
                 request.finish()
         return pieces
 
-    def _pieces_of(self, request: _Request, inputs: Sequence[Input]) -> list[Piece]:
-        """Returns pieces of a request for its queue, counted as waiting. Called with the lock."""
-        self.statistics.waiting += len(inputs)
-        return self._fair.pieces_of(request, ((len(each.ids), each) for each in inputs))
-
-    def _is_accepted(self, request: _Request) -> bool:
-        """Returns whether the pieces of a request may wait. Called with the lock."""
+    def _is_accepted_locked(self, request: _Request) -> bool:
+        """Returns whether the pieces of a request may wait."""
         self.statistics.waiting -= len(request.texts)
         try:
-            self._make_room(request.pieces)
+            self._make_room_locked(request.pieces)
         except Overloaded as error:
             request.fail(error)
         return not request.future.done()  # or it was cancelled meanwhile
@@ -342,7 +337,7 @@ class Batcher:
             return
         request.future.cancel()
         with self._changed:
-            pieces, was_uncut = self._fair.remove(request.run, request)
+            pieces, was_uncut = self._fair.remove(request.call, request)
             self.statistics.waiting -= pieces + (len(request.texts) if was_uncut else 0)
             self._changed.notify_all()
 
@@ -351,14 +346,14 @@ class Batcher:
     def _work(self) -> None:
         """Translates until the batcher is closed."""
         try:
-            while (run := self._next_run()) is not None:
+            while (call := self._next_call()) is not None:
                 with self._changed:
-                    queue = self._fair.queue(run)
+                    queue = self._fair.queue(call)
                     held = queue.drain()
                 with self._failing(held):
                     if held:
-                        self._cut_and_put(run, held)
-                    self._translate_batch(run, queue)
+                        self._put(call, self._cut(call, held))
+                    self._translate_batch(call, queue)
         except BaseException as error:
             log_failure(error)
             logger.error("the worker ended: start the server again")
@@ -376,64 +371,60 @@ class Batcher:
             for request in requests:
                 request.fail(error)
 
-    def _next_run(self) -> TranslationCall | None:
-        """Waits for work and returns the run whose turn it is; None: closed, and nothing is left."""
+    def _next_call(self) -> TranslationCall | None:
+        """Waits for work and returns the call whose turn it is; None: closed, and nothing is left."""
         with self._changed:
             while True:
-                run = self._fair.first()
-                if run is None:
+                call = self._fair.first()
+                if call is None:
                     if self._closing and not self.statistics.waiting:
                         return None
                     self._changed.wait()
                     continue
-                queue = self._fair.queue(run)
+                queue = self._fair.queue(call)
                 oldest = queue.uncut[0].came if queue.uncut else 0.0
                 left = oldest + self.max_wait - time.monotonic()
                 if queue.pieces or left <= 0 or self._closing or queue.requests(self._together) >= self._together:
-                    return run
+                    return call
                 self._changed.wait(left)  # until someone comes or leaves, or the time is over
 
-    def _take(self, run: TranslationCall, queue: Queue, most: int) -> tuple[list[Piece], int]:
-        """Takes the next batch out of a queue. Called with the lock."""
-        batch, wanted = self._fair.take(run, queue, min(most, run.most), run.ahead)
-        self.statistics.waiting -= len(batch)
-        return batch, wanted
-
-    def _translate_batch(self, run: TranslationCall, queue: Queue, passed: bool = True) -> None:
+    def _translate_batch(self, call: TranslationCall, queue: Queue, passed: bool = True) -> None:
         """Translates a batch of a queue, if there are pieces in it; `passed`: newcomers may pass it."""
         with self._changed:
-            (batch, wanted), active = self._take(run, queue, run.most), [self._active]
+            batch, wanted = self._fair.take(call, queue, call.most, call.ahead)
+            self.statistics.waiting -= len(batch)
+            active = [self._active]  # at each step of the search
         if not batch:
             return
         with self._failing([piece.request for piece in batch]):
             began, aside = time.monotonic(), self._aside
-            self._search(run, batch, passed, active)
+            self._search(call, batch, passed, active)
             seconds = time.monotonic() - began - (self._aside - aside)
-            self._count(batch, sum(active) / len(active), seconds)
-            self._fair.costs(run).add(wanted, sum(piece.tokens for piece in batch), seconds)
+            self._count(call, batch, wanted, sum(active) / len(active), seconds)
 
     def _let_pass(self, last: float) -> None:
         """Translates requests that came while a batch is searched and whose turn is before `last`."""
         with self._changed:
-            if (run := self._fair.before(last)) is None:
+            if (call := self._fair.before(last)) is None:
                 return
-            held = self._fair.queue(run).drain()
+            held = self._fair.queue(call).drain()
         began = time.monotonic()
         with self._failing(held):
-            pieces = self._cut(run, held)
+            pieces = self._cut(call, held)
             now = Queue(pieces=[piece for piece in pieces if piece.turn < last])
-            self._put(run, [piece for piece in pieces if piece.turn >= last])
+            self._put(call, [piece for piece in pieces if piece.turn >= last])
             while now.pieces:
-                self._translate_batch(run, now, passed=False)
+                self._translate_batch(call, now, passed=False)
         self._aside += time.monotonic() - began
 
-    def _search(self, run: TranslationCall, pieces: list[Piece], passed: bool, active: list[int]) -> None:
-        """Searches; `passed`: at every step newcomers may pass. Notes how many requests are `active` then."""
+    def _search(self, call: TranslationCall, pieces: list[QueuedPiece], passed: bool, active: list[int]) -> None:
+        """Searches; `passed`: newcomers may pass between steps. Notes in `active` how many requests there are then."""
         pieces = [piece for piece in pieces if not piece.request.future.done()]
         if not pieces:
             return
         try:
-            found = run.search([piece.content for piece in pieces], partial(self._at_step, pieces, passed, active))
+            between_steps = partial(self._between_steps, pieces, passed, active)
+            found = call.search([piece.content for piece in pieces], between_steps).result()
         except Abandoned:
             return
         except Exception as error:
@@ -442,29 +433,30 @@ class Batcher:
                 return
             logger.warning("a batch of %d failed (%s): each half is tried alone", len(pieces), type(error).__name__)
             half = len(pieces) // 2
-            self._search(run, pieces[:half], passed, active)
-            self._search(run, pieces[half:], passed, active)
+            self._search(call, pieces[:half], passed, active)
+            self._search(call, pieces[half:], passed, active)
             return
         self._tell(pieces, found)
 
-    def _at_step(self, pieces: list[Piece], passed: bool, active: list[int]) -> bool:
-        """Translates newcomers whose turn is earlier; returns whether nobody waits for these pieces any more."""
+    def _between_steps(self, pieces: list[QueuedPiece], passed: bool, active: list[int]) -> bool:
+        """Lets newcomers pass whose turn is earlier; returns whether nobody waits for these pieces any more."""
         active.append(self._active)
         if passed:
             self._let_pass(max(piece.turn for piece in pieces))
         return all(piece.request.future.done() for piece in pieces)
 
-    def _tell(self, pieces: list[Piece], found: list[list[Hypothesis]]) -> None:
+    def _tell(self, pieces: list[QueuedPiece], found: list[list[Hypothesis]]) -> None:
         """Gives requests what was found for their pieces."""
         self.statistics.target_tokens += sum(ranked[0].length for ranked in found if ranked)
         for piece, hypotheses in zip(pieces, found, strict=True):
             piece.request.take(piece.content, hypotheses)
 
-    def _count(self, pieces: list[Piece], active: float, seconds: float) -> None:
-        """Counts a batch, during which so many requests, on average, were not answered."""
+    def _count(self, call: Any, pieces: list[QueuedPiece], wanted: int, active: float, seconds: float) -> None:
+        """Counts a batch, which was to have `wanted` pieces, and during which `active` requests waited on average."""
         with self._changed:
             statistics, self._together = self.statistics, len({id(piece.request) for piece in pieces})
             tokens = self._fair.count(pieces, active, seconds)
+            self._fair.costs(call).add(wanted, tokens, seconds)
             statistics.pieces += len(pieces)
             statistics.source_tokens += tokens
             statistics.batches += 1

@@ -3,7 +3,13 @@
 A queue holds the pieces (sentences) of many requests that can be searched together. The turn of a piece is the number
 of tokens that each waiting request had been served when its own request came, plus the tokens of its request's pieces
 before it. The smallest turn goes first, so a short text does not wait until a long one is done. The tokens of a batch
-count as served to the requests that waited meanwhile, in equal parts.
+count as served to the requests that waited meanwhile, in equal parts. A, B and C come, with a piece a batch:
+
+    served  the turns of pieces that wait              the next batch
+    0       A, three pieces of 100 tokens: 0 100 200   A's first; meanwhile B comes, with a piece of 10 tokens: turn 0
+    50      A 100 200; B 0                             B's: of A's 100 tokens 50 count for each
+    55      A 100 200; C comes, a piece of 60: 55      C's: it has not to wait for what A had before
+    85      A 100 200                                  A's second
 
 A batch has a budget of tokens, padding included. It has no more pieces than lower its cost, which is measured, and no
 more of one request than about half a second's worth: then answers go out, and turns change, as soon as they can.
@@ -31,7 +37,7 @@ _TRIED_AGAIN = 64  # choices after which another size is measured once more
 _DEARER = 1.15  # how much more a token may cost in a smaller batch, whose answers go out earlier
 
 
-class Piece(NamedTuple):
+class QueuedPiece(NamedTuple):
     """A piece of a request; pieces are sorted by their turns, and equal turns by their numbers."""
 
     turn: float
@@ -46,7 +52,7 @@ class Queue:
     """Requests that are not cut into pieces yet, in the order of their turns, and a heap of pieces."""
 
     uncut: list[Any] = field(default_factory=list)
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[QueuedPiece] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.uncut) + len(self.pieces)
@@ -115,15 +121,15 @@ class FairQueues:
         due = (key for key, queue in self.queues.items() if queue.uncut and queue.uncut[0].turn < turn)
         return next(due, None)
 
-    def pieces_of(self, request: Any, contents: Iterable[tuple[int, Any]]) -> list[Piece]:
+    def pieces_of(self, request: Any, contents: Iterable[tuple[int, Any]]) -> list[QueuedPiece]:
         """Returns pieces of a request, of (tokens, content), with their turns."""
         tokens, pieces = 0, []
         for size, content in contents:
-            pieces.append(Piece(request.turn + tokens, next(self._numbers), request, size, content))
+            pieces.append(QueuedPiece(request.turn + tokens, next(self._numbers), request, size, content))
             tokens += size
         return pieces
 
-    def put(self, key: Hashable, pieces: Iterable[Piece]) -> None:
+    def put(self, key: Hashable, pieces: Iterable[QueuedPiece]) -> None:
         """Adds pieces to a queue."""
         queue = self.queue(key)
         for piece in pieces:
@@ -144,7 +150,7 @@ class FairQueues:
         tokens = sum(piece.tokens for queue in self.queues.values() for piece in queue.pieces)
         return tokens / self._tokens_a_second if self._tokens_a_second else 0.0
 
-    def take(self, key: Any, queue: Queue, most: int, ahead: bool) -> tuple[list[Piece], int]:
+    def take(self, key: Any, queue: Queue, most: int, ahead: bool) -> tuple[list[QueuedPiece], int]:
         """Takes the next batch out of a queue: its first piece, and pieces of similar length beside it.
 
         Args:
@@ -152,7 +158,7 @@ class FairQueues:
             ahead: the device computes alone, and a larger batch always costs less a token: costs are not asked. Without
                 it, a request whose turn has come is not searched beside pieces whose turn has not.
 
-        Returns the batch, and about how many pieces it was to have.
+        Returns the batch, and about how many pieces it was to have: `Costs.add` counts it as one of that size.
         """
         if not queue.pieces:
             return [], 0
@@ -167,7 +173,7 @@ class FairQueues:
         first, *others = [heapq.heappop(queue.pieces) for _ in range(min(_LOOKED_AT, len(queue.pieces)))]
         # Pieces whose turn has come go first, then those that waste the least padding.
         others.sort(key=lambda piece: (piece.turn > self.served, abs(piece.tokens - first.tokens), piece.number))
-        batch, left, longest = [first], list[Piece](), first.tokens
+        batch, left, longest = [first], list[QueuedPiece](), first.tokens
         tokens = Counter({id(first.request): longest})
         for piece in others:
             request = id(piece.request)
@@ -191,7 +197,7 @@ class FairQueues:
             heapq.heappush(queue.pieces, _at_next_turn(piece, turns))
         return batch, wanted
 
-    def count(self, batch: list[Piece], sharers: float, seconds: float) -> int:
+    def count(self, batch: list[QueuedPiece], sharers: float, seconds: float) -> int:
         """Counts a batch as served to `sharers` requests in equal parts; returns its tokens."""
         tokens = sum(piece.tokens for piece in batch)
         room = self.batch_tokens // max(piece.tokens for piece in batch)
@@ -205,7 +211,7 @@ class FairQueues:
         return self._costs.setdefault(key, Costs())
 
 
-def _at_next_turn(piece: Piece, turns: dict[int, float]) -> Piece:
+def _at_next_turn(piece: QueuedPiece, turns: dict[int, float]) -> QueuedPiece:
     """Returns a piece with the turn that its request has come to, and moves that on by the piece's tokens."""
     turn = turns[id(piece.request)]
     turns[id(piece.request)] += piece.tokens

@@ -86,7 +86,7 @@ class RequestLog:
         self._salt = secrets.token_bytes(16)
 
     def write(self, record: Record, client: str) -> None:
-        """Writes the line of a request that is done; client: its address."""
+        """Writes the log line of a request that is done; client: its address."""
         seconds = time.monotonic() - record.started
         if self.observe:
             self.observe(record, seconds)
@@ -146,7 +146,7 @@ class Gate:
                 await send(message)
 
         try:
-            if scope["path"] not in PROBES:  # which come by an address, or without a name
+            if scope["path"] not in PROBES:  # health checks: their Host header is an IP address, or missing
                 self._check_host(scope)
             await self._handle(scope, receive, answer)
         except (TimeoutError, ConnectionError):  # the client does not take its answer

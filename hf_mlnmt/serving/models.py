@@ -138,7 +138,7 @@ class ServedModels:
             for old in self.models:
                 try:
                     models.append(self._load(old.given))
-                except Exception as error:  # whatever it is, the old one goes on
+                except Exception as error:  # whatever the error is, the old model goes on
                     problems.append(f"{old.given}: not loaded again, the one that was loaded stays ({error})")
                     models.append(old)
             self.models = self._named(models)

@@ -36,7 +36,7 @@ from hf_mlnmt.generation import (
     split_sentences,
 )
 from hf_mlnmt.generation.translating.detection import SURE, rank
-from hf_mlnmt.generation.translating.segments import Piece, join
+from hf_mlnmt.generation.translating.segments import TextPiece, join
 from hf_mlnmt.reports.facts import front_matter
 from hf_mlnmt.reports.tables import example, language_name
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut, Translations
@@ -55,7 +55,7 @@ PENALTIES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
 # What can be set, in the order in which a request of the page has it.
 SET = ["text", "source", "target", "first", "second", "show", "layer", "head", "count", "beams", "penalty"]
 SET += ["beginning", "terms", "keep", "asked", "best", "offered", "begun"]
-WORDS = 8  # that are offered in the place of one
+WORDS = 8  # as many are offered in the place of a word
 N_BEST, ATTENTION, DEFAULT = "Other translations", "Attention", "As the model says"
 EMPTY = "The translation appears here."
 REFUSED = (UserError, Overloaded, TimedOut, HTTPException)
@@ -472,7 +472,7 @@ class _Answer:
             return
         options, until = self._options(), time.monotonic() + self.api.limits.seconds
         whole = len(self.text) <= LIVE or options.keys() & {"num_return_sequences", "target_prefix"}
-        parts = [Piece(self.text, "")] if whole else _parts(self.text)
+        parts = [TextPiece(self.text, "")] if whole else _parts(self.text)
         done: list[str] = []
         for part in parts:
             result = self._ask(number, [part.text], **options, timeout=max(0.0, until - time.monotonic()))
@@ -540,12 +540,12 @@ class _Answer:
         return attention_map(attention, place, leg.name if len(self.translated) > 1 else None)
 
 
-def _parts(text: str) -> list[Piece]:
+def _parts(text: str) -> list[TextPiece]:
     """Returns a text in parts of whole sentences, of LIVE characters where these are not longer."""
-    parts: list[Piece] = []
+    parts: list[TextPiece] = []
     for piece in split_sentences(text):
         if parts and len(parts[-1].text) + len(parts[-1].space) + len(piece.text) <= LIVE:
-            piece = Piece(f"{parts[-1].text}{parts.pop().space}{piece.text}", piece.space)
+            piece = TextPiece(f"{parts[-1].text}{parts.pop().space}{piece.text}", piece.space)
         parts.append(piece)
     return parts
 

@@ -104,7 +104,7 @@ def is_loopback(host: str) -> bool:
 
 
 def read_keys(path: Path) -> list[str]:
-    """Reads API keys, one a line; empty lines and those with # at their beginning are none.
+    """Reads API keys, one a line; lines that are empty or begin with # are left out.
 
     Raises: UserError for a file that cannot be read or has none.
     """

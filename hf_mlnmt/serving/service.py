@@ -90,7 +90,7 @@ class Api:
         self.authorize(request, given)
 
     def check_ending(self) -> None:
-        """Raises Overloaded at the end."""
+        """Raises Overloaded once the server is about to end."""
         if self.ending.is_set():
             raise Overloaded("the server is about to end")
 

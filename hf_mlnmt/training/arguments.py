@@ -48,7 +48,7 @@ def check_launcher() -> None:
                 f"accelerate launch asks for {name}, which trainings do not have here: every process holds the whole "
                 "model. Launch without it: --processes N, torchrun or accelerate launch --multi_gpu."
             )
-    # accelerate says where several processes meet, but starts one on a CPU, which has no rank.
+    # accelerate sets where several processes meet, but on a CPU starts a single one, without a rank.
     launched = variable("ACCELERATE_MIXED_PRECISION") and variable("MASTER_ADDR")
     if launched and not any(name.endswith(("WORLD_SIZE", "PMI_SIZE")) for name in os.environ):
         raise UserError(
@@ -185,7 +185,7 @@ def _trackers(recipe: Recipe) -> list[str] | str:
         return "none"
     try:
         for tracker in get_reporting_integration_callbacks(recipe.logging.trackers):
-            tracker()  # which looks for its package
+            tracker()  # raises without its package
     except (ValueError, RuntimeError, ImportError) as error:
         raise UserError(f"{recipe.path}: logging.trackers: {error}") from error
     return recipe.logging.trackers

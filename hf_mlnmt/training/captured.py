@@ -118,7 +118,7 @@ class CapturedStep:
             [total for _, total in self.reached], gradients
         )
         for parameter in steps.parameters:
-            parameter.grad = None  # its place is for whatever comes next
+            parameter.grad = None  # its memory is free for what comes next
 
     def __call__(self, inputs: dict[str, Any], items: Tensor) -> Losses:
         """Runs the graph on a batch; its gradients are added to those that are there."""

@@ -205,7 +205,7 @@ def is_finished(output: Path, changes: Changes, tests: Callable[[], Sequence[Raw
 
 
 def clean(output: Path) -> None:
-    """Cleans up after a killed process."""
+    """Deletes temporary files (.part, .old) that a killed process left."""
     for path in [*output.glob(".*.part"), *output.glob(".*.old"), *output.glob("*/.*.part")]:
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 

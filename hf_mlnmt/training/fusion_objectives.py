@@ -124,7 +124,7 @@ def with_references(rows: Tensor, labels: Tensor, ends: Sequence[int]) -> tuple[
     longest = max(rows.shape[2], labels.shape[1])
     rows = torch.nn.functional.pad(rows, (0, longest - rows.shape[2]), value=IGNORED)
     labels = torch.nn.functional.pad(labels, (0, longest - labels.shape[1]), value=IGNORED)
-    # What a search that found fewer than n fills its list with looks like a translation of no token.
+    # A search that found fewer than n fills up its list: that looks like several translations of no token.
     twice = (rows.unsqueeze(2) == rows.unsqueeze(1)).all(-1).tril(-1).any(-1)
     ended &= ~twice
     same = (rows == labels.unsqueeze(1)).all(-1) & ~twice  # (sentences, n)
@@ -342,7 +342,7 @@ class FusionTrellis(TrellisSettings, FusionSequence):
 
 
 def limit(max_length: int | None, labels: Tensor) -> int:
-    """Returns the longest hypothesis in tokens: 10 more than twice the longest reference, without what fills it up."""
+    """Returns the longest hypothesis in tokens: 10 more than twice the longest reference, without padding."""
     return 2 * int((labels != IGNORED).sum(1).max()) + 10 if max_length is None else max_length
 
 

@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from hf_mlnmt.modeling.fused import one_draw
-from hf_mlnmt.modeling.linear import runs_ahead
+from hf_mlnmt.modeling.linear import is_asynchronous
 from hf_mlnmt.modeling.matrices import product_dtype
 
 AS_THEY_ARE = (nn.LayerNorm, nn.RNNBase, nn.RNNCellBase)
@@ -75,7 +75,7 @@ class HalfWeights:
         dtype = torch.float32 if first is None else product_dtype(first)
         known = dtype != torch.float32 and torch.is_grad_enabled()
         again = any(layer.gradient_checkpointing for layer in self.layers)
-        if first is None or not known or again or not runs_ahead(first):
+        if first is None or not known or again or not is_asynchronous(first):
             yield
             return
         copies = dict(zip(weights, _Cast.apply(dtype, *weights.values())))

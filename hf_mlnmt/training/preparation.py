@@ -180,7 +180,7 @@ class RecipeCorpora:
         return TaskCorpora(name, section, languages, objective, seed, pairs)
 
     def pair_spec(self, fields: dict[str, Any], at: tuple[str, ...], languages: dict[str, str]) -> CorpusSpec:
-        """Reads a corpus of pairs; one that names no languages is of these."""
+        """Reads what a recipe says of a corpus of pairs; `languages` hold where it names none."""
         spec = build(CorpusSpec, fields, str(self.recipe.path), at)
         with naming(f"{self.recipe.path}: {'.'.join(at)}"):
             spec = dataclasses.replace(spec, languages=spec.languages or languages)

@@ -192,7 +192,7 @@ def common(path: Path) -> Path:
 
 
 def check_same(values: Mapping[str, str]) -> None:
-    """Ends all processes where one has another value than the first of what must be the same (name: value)."""
+    """Ends all processes if one differs from the first in a value that must be the same; values: by name."""
     (_, first), *_ = said = of_all((socket.gethostname(), values))
     for rank, (host, theirs) in enumerate(said):
         for name in {**first, **theirs}:

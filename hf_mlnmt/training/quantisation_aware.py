@@ -132,7 +132,7 @@ class RoundedProducts:
         given = [(module, module.weight) for module, _ in self.places]
         made = {id(weight): rounded_weight(weight, count) for (_, weight), (_, count) in zip(given, self.places)}
         hooks = [module.register_forward_pre_hook(partial(_round_input, alpha)) for module, alpha in self.layers]
-        # What the output projection reads: its matrix stands inside the loss, so that it is never called.
+        # The input of the output projection, which is never called: the loss multiplies by its matrix.
         hooks.append(self.model.get_decoder().register_forward_hook(partial(_round_state, self.alphas[OUTPUT])))
         try:
             for module, weight in given:

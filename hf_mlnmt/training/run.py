@@ -610,7 +610,7 @@ def losses(path: Path, run: Run, training: Training, tests: Sequence[RawPairs]) 
     return measured
 
 
-PERPLEXITIES = ("per_subword", "per_word", "bits_per_byte", "loss", "per_predicted_token")  # that are shown
+PERPLEXITIES = ("per_subword", "per_word", "bits_per_byte", "loss", "per_predicted_token")  # the numbers that are shown
 
 
 def table_of(results: Mapping[str, Results]) -> Table:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hf_mlnmt.training.pair import TwoFiles
 
 STUDENT, INT8 = "student", "int8"  # the rounds of a student
-STUDENTS = {"student-tiny": "ssru", "student-base": "ssru", "student-self-attention": "transformer"}  # of each shape
+STUDENTS = {"student-tiny": "ssru", "student-base": "ssru", "student-self-attention": "transformer"}  # shape: system
 TEACHER = "teacher"  # several teachers as one model
 WINDOW = 512  # lines that an interruption may cost
 

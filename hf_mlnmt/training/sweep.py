@@ -37,7 +37,7 @@ from hf_mlnmt.training.preparation import Preparation
 
 MOST = 10_000  # values of a range; more is a slip of the pen
 LOOK_AFTER = 0.1  # seconds
-HANDLED = (*SIGNALS, signal.SIGHUP) if hasattr(signal, "SIGHUP") else SIGNALS  # Windows has none
+HANDLED = (*SIGNALS, signal.SIGHUP) if hasattr(signal, "SIGHUP") else SIGNALS  # Windows has no SIGHUP
 
 
 @dataclass(frozen=True, eq=False)

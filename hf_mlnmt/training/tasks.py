@@ -255,7 +255,7 @@ class TaskBatchSampler(Sampler[tuple[int, list[int], int]]):
         return {(task, self.samplers[task].shape(batch)) for task, batch in batches}
 
     def epochs(self, places: int) -> list[float]:
-        """Returns how many epochs of its own each task goes through in the first `places`."""
+        """Returns how many epochs of its own each task goes through in the first `places` of the schedule."""
         return [count / len(sampler) for count, sampler in zip(self.schedule.seen(places), self.samplers)]
 
 

@@ -274,7 +274,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             # Trainer would cut every batch over the GPUs with DataParallel; several processes are faster and exact.
             logger.warning("using 1 of %d GPUs; to use all: accelerate launch -m hf_mlnmt train ...", args.n_gpu)
             args._n_gpu = 1
-        args.logging_nan_inf_filter = False  # it reads every loss and hides what the guard looks for
+        args.logging_nan_inf_filter = False  # it reads every loss, and hides NaN from the guard
         self.tasks, self.batches = active(tasks), batches or Batches()
         if self.batches.accumulate not in (1, args.gradient_accumulation_steps):
             raise UserError(

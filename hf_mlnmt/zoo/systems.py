@@ -55,7 +55,7 @@ class Architecture:
 
     @property
     def base_class(self) -> Any:
-        """Returns the model without output projection, for AutoModel; the whole model, of what has none."""
+        """Returns the model without output projection, for AutoModel; the whole model where it has no projection."""
         try:
             return self._class("Model")
         except AttributeError:
@@ -78,7 +78,7 @@ class Architecture:
         return {auto_class: self._class(suffix) for auto_class, suffix in suffixes.items()}
 
     def pointers(self, model_class: Any = None) -> dict[str, str]:
-        """Returns config.json's `auto_map`, where the code of a model's class is; by default of the whole model."""
+        """Returns `auto_map` of config.json, {Auto class: file.class}, of a model's class; by default the whole."""
         wanted = (model_class or self.head_class).__name__
         name, head = next((name, head) for name, head in self.heads.items() if head.__name__ == wanted)
         classes = {"AutoConfig": self.config_class, name: head}

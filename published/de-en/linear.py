@@ -27,7 +27,7 @@ def project(module: nn.Module, states: Tensor) -> Tensor:
     return module(states) if product is None else product
 
 
-def runs_ahead(tensor: Tensor) -> bool:
-    """Returns whether Python runs ahead of the tensor's device. To read a value there (`bool()`, `.item()`, a mask as
-    an index) is to wait for all that it was told before, and to leave it idle after."""
+def is_asynchronous(tensor: Tensor) -> bool:
+    """Returns whether the tensor's device is no CPU, so that Python runs ahead of it. To read a value there (`bool()`,
+    `.item()`, a mask as an index) is to wait for all that it was told before, and to leave it idle after."""
     return tensor.device.type != "cpu"

@@ -39,7 +39,7 @@ class EncoderOutput(BaseModelOutput):
             )
         if isinstance(outputs, cls):
             return outputs
-        # Not by its class: published code of two entry classes is loaded as modules with a class each.
+        # By attributes, not isinstance: published code is loaded once for each entry class, so equal classes differ.
         handed_on = {
             name: getattr(outputs, name, None) for name in ("hidden_states", "attentions", "memory", "features")
         }

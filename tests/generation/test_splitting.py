@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_mlnmt.generation.translating.segments import Piece, join, split_lines, split_sentences, split_to_fit
+from hf_mlnmt.generation.translating.segments import TextPiece, join, split_lines, split_sentences, split_to_fit
 
 SIGNS = st.text(alphabet="abAB1 .!?,;:\"'()\n\t。！？，、।…“”", max_size=60)
 
@@ -71,7 +71,7 @@ def test_unspaced_sentences_get_a_space_where_the_translation_needs_one():
     pieces = split_sentences("他来了。她走了。")
     assert join(["He came.", "She left."], pieces) == "He came. She left."
     assert join(["彼が来た。", "彼女は去った。"], pieces) == "彼が来た。彼女は去った。"
-    assert join(["a", "b"], [Piece("x", "\n\n"), Piece("y", "")]) == "a\n\nb"
+    assert join(["a", "b"], [TextPiece("x", "\n\n"), TextPiece("y", "")]) == "a\n\nb"
 
 
 def test_a_long_sentence_without_spaces_is_cut_between_characters():

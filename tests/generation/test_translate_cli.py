@@ -29,6 +29,7 @@ from hf_mlnmt.generation import Hypothesis, TranslationPipeline
 from hf_mlnmt.generation.translating.call import TranslationCall
 from hf_mlnmt.generation.translating.journal import Journal
 from hf_mlnmt.generation.translating.lines import file_groups, pipe_groups, text_groups
+from hf_mlnmt.generation.translating.searching import Pending
 
 app = typer.Typer()
 app.command()(translate)
@@ -114,7 +115,7 @@ def test_search_and_sampling_options_reach_generate(ours, monkeypatch):
 
     def searched(self, inputs, **more):
         seen.update(vars(self.options))
-        return [[Hypothesis(piece.text, 0.0, 0.0, 1)] for piece in inputs]
+        return Pending(lambda: [[Hypothesis(piece.text, 0.0, 0.0, 1)] for piece in inputs])
 
     monkeypatch.setattr(TranslationCall, "search", searched)
     arguments = ["-b", 7, "--length-penalty", 0.6, "--length-normalization", "gnmt", "--early-stopping", "never"]

@@ -1,7 +1,7 @@
 """A device that Python runs ahead of, for tests on a CPU.
 
-Tensors on "meta" have no values: whatever reads one raises. And where `runs_ahead` says yes the CPU goes the ways of a
-GPU, and finds the values that it finds by its own.
+Tensors on "meta" have no values: whatever reads one raises. And where `is_asynchronous` says yes the CPU goes the ways
+of a GPU, and finds the values that it finds by its own.
 """
 
 from __future__ import annotations
@@ -26,5 +26,5 @@ def step_without_values(model: Any, with_optimizer: bool = True, **batch: torch.
 def run_ahead(monkeypatch: Any) -> None:
     """Python runs ahead of the CPU too, for all modules of models."""
     for name, module in list(sys.modules.items()):
-        if name.startswith("hf_mlnmt.modeling.") and hasattr(module, "runs_ahead"):
-            monkeypatch.setattr(module, "runs_ahead", lambda tensor: True)
+        if name.startswith("hf_mlnmt.modeling.") and hasattr(module, "is_asynchronous"):
+            monkeypatch.setattr(module, "is_asynchronous", lambda tensor: True)

@@ -119,7 +119,7 @@ def on_card(monkeypatch: Any, kernels: Any = TWINS) -> None:
 
     monkeypatch.setattr(fused, "kernels_for", known)
     monkeypatch.setattr(fused, "trains_mixed_on_cpu", lambda states: False)
-    monkeypatch.setattr(half_weights, "runs_ahead", lambda tensor: True)
+    monkeypatch.setattr(half_weights, "is_asynchronous", lambda tensor: True)
 
 
 class Launches(TorchDispatchMode):

@@ -51,7 +51,7 @@ def test_of_a_device_that_is_waited_for_and_of_one_that_is_not(monkeypatch, ahea
     without a label count 0; elsewhere only those that have one."""
     states, weight, labels = example()
     bias = torch.linspace(-1, 2, 11, dtype=torch.float64).requires_grad_() if biased else None
-    monkeypatch.setattr(module, "runs_ahead", lambda states: ahead)
+    monkeypatch.setattr(module, "is_asynchronous", lambda states: ahead)
     monkeypatch.setattr(module, "LOGITS", positions * 11 * 8)
     monkeypatch.setattr(module, "ROWS", positions)
     sizes, product = [], torch.mm

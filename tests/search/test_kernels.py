@@ -15,7 +15,6 @@ import torch
 from helpers.searching import decode, sources, toy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_mlnmt import search
 from hf_mlnmt.search.gpu import kernels, static_shapes
 
 LEAST = {"min_new_tokens": 3, "max_new_tokens": 8}
@@ -40,8 +39,8 @@ def stages(device, vocabulary, sentences, kernels=(None, kernels), **options):
         raise InterruptedError
 
     with pytest.MonkeyPatch.context() as patch, suppress(InterruptedError):
-        patch.setattr(search, "runs_ahead", lambda tensor: True)
-        patch.setattr("hf_mlnmt.search.prepare.Text.ready", lambda *given: None)
+        patch.setattr(static_shapes, "is_asynchronous", lambda tensor: True)
+        patch.setattr("hf_mlnmt.search.prepare.UnencodedSources.ready", lambda *given: None)
         patch.setattr(static_shapes, "_run", build)
         decode(model, **{name: value.to(device) for name, value in sources((3,), vocabulary).items()}, **options)
     assert [stage.kernels for stage in found] == list(kernels)
@@ -95,7 +94,7 @@ def check_kernels(device, vocabulary, generates):
         found, options = [], {"num_beams": 3, "min_new_tokens": 2, "max_new_tokens": 4}
         for chosen in (None, kernels):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(search, "runs_ahead", lambda tensor: True)
+                patch.setattr(static_shapes, "is_asynchronous", lambda tensor: True)
                 patch.setattr(static_shapes, "kernels_for", lambda *given, chosen=chosen: chosen)
                 found.append(decode(toy(22).float(), **sources((3, 2), 22), **options).sequences.tolist())
         assert found[0] == found[1]

@@ -20,7 +20,7 @@ from hf_mlnmt.search import explain, prepare
 from hf_mlnmt.search.cpu import one_sentence
 from hf_mlnmt.search.cpu.int8 import compiled, in_int8
 from hf_mlnmt.search.cpu.native import library
-from hf_mlnmt.search.rules import Abandon
+from hf_mlnmt.search.rules import BetweenSteps
 
 needs_compiler = pytest.mark.skipif(library(torch.float32) is None, reason="there is no C compiler here")
 OPTIONS = {"do_sample": False, "max_new_tokens": 24, "num_beams": 3, "return_dict_in_generate": True}
@@ -150,7 +150,7 @@ def test_sentences_that_others_may_pass_are_encoded_some_at_a_time(one, monkeypa
     expected = model.generate(**batch, **OPTIONS)
     assert encoded == [(5, 0)]
     encoded.clear()
-    found = model.generate(**batch, **OPTIONS, stopping_criteria=[Abandon(lambda: asked.append(True))])
+    found = model.generate(**batch, **OPTIONS, stopping_criteria=[BetweenSteps(lambda: asked.append(True))])
     if one.system in ("rnn", "bridge-transformer"):  # such calls are not prepared: Transformers encodes for them
         assert encoded == [(5, 0)]
     else:

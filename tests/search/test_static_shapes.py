@@ -44,7 +44,7 @@ def ahead(monkeypatch):
     """Every search goes by steps of static shapes; the stages that were begun."""
     stages = []
     begin = static_shapes.Stage.begin
-    monkeypatch.setattr(search, "runs_ahead", lambda tensor: True)
+    monkeypatch.setattr(static_shapes, "is_asynchronous", lambda tensor: True)
     monkeypatch.setattr(
         static_shapes.Stage, "begin", lambda stage, *given: (stages.append(stage), begin(stage, *given))[1]
     )
@@ -304,7 +304,7 @@ def test_a_file_is_captured_once(beams, monkeypatch, captures):
 def test_a_call_asks_little_of_a_model(beams, monkeypatch, ahead, captures):
     """Options, model and sizes are known: two thirds of a hundred calls are those of Python's own for each part."""
     call_modules(monkeypatch)  # as on a card
-    monkeypatch.setattr("hf_mlnmt.search.prepare.Text.ready", lambda *given: None)
+    monkeypatch.setattr("hf_mlnmt.search.prepare.UnencodedSources.ready", lambda *given: None)
     model, calls = toy(encoder_layers=6, decoder_layers=6), 0
     options = {**sources((25,)), "num_beams": beams, "min_new_tokens": 25, "max_new_tokens": 25, "do_sample": False}
     expected = [model.generate(**options).tolist() for _ in range(3)]
@@ -332,7 +332,7 @@ def test_a_beginning_is_recorded_with_the_encoder(one, monkeypatch, ahead, captu
         inputs = sources(lengths, 22, seed=len(lengths))
         with monkeypatch.context() as patch:
             found = model.generate(**inputs, **options)
-            patch.setattr(search, "runs_ahead", lambda tensor: False)
+            patch.setattr(static_shapes, "is_asynchronous", lambda tensor: False)
             assert found.tolist() == model.generate(**inputs, **options).tolist()
     assert [name for name, _ in captures].count("open") == 2
 
@@ -467,8 +467,8 @@ def test_cheap_draws_are_those_of_the_plain_loop(monkeypatch, ahead):
     """And leave the generator where that leaves it."""
     options = {"do_sample": True, "draws": "row", "num_return_sequences": 2, "eos_token_id": ENDS, "max_new_tokens": 50}
     found, states = [], []
-    for runs_ahead in (True, False):
-        monkeypatch.setattr(search, "runs_ahead", lambda tensor, ahead=runs_ahead: ahead)
+    for yes in (True, False):
+        monkeypatch.setattr(static_shapes, "is_asynchronous", lambda tensor, yes=yes: yes)
         found.append(decode(ending(), **sources(LENGTHS), **options).sequences.tolist())
         states.append(torch.get_rng_state())
     assert found[0] == found[1]
@@ -577,7 +577,7 @@ def test_what_python_does_in_an_encoder_is_done_at_every_call(place, ahead):
 
 
 def test_sizes():
-    assert [static_shapes.rounded(n) for n in range(1, 14)] == [1, 2, 3, 4, 6, 6, 8, 8, 12, 12, 12, 12, 16]
+    assert [static_shapes.size_for(n) for n in range(1, 14)] == [1, 2, 3, 4, 6, 6, 8, 8, 12, 12, 12, 12, 16]
 
 
 @pytest.mark.parametrize(

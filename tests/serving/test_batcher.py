@@ -211,7 +211,7 @@ class Machine:
         self.comes.pop(len(self.batches), lambda: None)()
         if self.passed:
             abandoned()
-        return [[Hypothesis(one.text, 0.0, 0.0, 1)] for one in inputs]
+        return SimpleNamespace(result=lambda: [[Hypothesis(one.text, 0.0, 0.0, 1)] for one in inputs])
 
 
 def test_where_a_batch_saves_nothing_pieces_are_searched_one_after_the_other(models, monkeypatch):
@@ -235,7 +235,7 @@ def test_who_comes_passes_a_long_text_between_two_steps_of_its_batch(pair_folder
     models = ServedModels([str(pair_folders["en-de"])], device="cpu", dtype=dtype)
     monkeypatch.setattr(Costs, "size", lambda costs, most: most)
     monkeypatch.setattr("hf_mlnmt.search.prepare.ENCODED", 80)  # so that the first comes while they are encoded
-    at_step, steps, came = Batcher._at_step, [], []
+    at_step, steps, came = Batcher._between_steps, [], []
 
     def stepping(batcher, pieces, passed, active):
         if passed and len(pieces) == 30:
@@ -251,7 +251,7 @@ def test_who_comes_passes_a_long_text_between_two_steps_of_its_batch(pair_folder
             return ended
         return at_step(batcher, pieces, passed, active)
 
-    monkeypatch.setattr(Batcher, "_at_step", stepping)
+    monkeypatch.setattr(Batcher, "_between_steps", stepping)
     with batching(models) as batcher:
         answer = batcher.translate_now(SENTENCES[:30], "en", "de", num_beams=beams)
     pipeline = models.models[0].pipeline
@@ -628,7 +628,7 @@ def test_a_worker_that_ends_is_seen(models, monkeypatch, caplog):
     def fail(batcher):
         raise RuntimeError("a" + " secret")
 
-    monkeypatch.setattr(Batcher, "_next_run", fail)
+    monkeypatch.setattr(Batcher, "_next_call", fail)
     with batching(models) as batcher:
         until(lambda: not batcher.healthy)
         with pytest.raises(Overloaded, match="worker has ended"):
@@ -641,7 +641,7 @@ def test_a_fault_of_ours_fails_its_requests_and_no_more(models, batcher, monkeyp
     def count(*arguments):
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(Batcher, "_take", count)
+    monkeypatch.setattr("hf_mlnmt.serving.fair_queue.FairQueues.take", count)
     with pytest.raises(RuntimeError, match="a fault"):
         batcher.translate_now(SENTENCES[:1], "en", "de", timeout=30)
     monkeypatch.undo()
@@ -718,7 +718,7 @@ def test_models_are_read_again_under_load(pair_folders, tmp_path):
         old = models.models[0].pipeline
         assert asyncio.run(ask()) == ([], expected)
         assert models.models[0].pipeline is not old
-        assert not [run for run in batcher._runs.values() if run.pipeline is old]
+        assert not [run for run in batcher._calls.values() if run.pipeline is old]
         shutil.rmtree(folder)
         assert len(batcher.reload()) == 1
         assert batcher.translate_now(SENTENCES[:1], "en", "de").texts[0][0].text == expected[0]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hf_mlnmt.serving.fair_queue import Costs, FairQueues, Piece, Queue
+from hf_mlnmt.serving.fair_queue import Costs, FairQueues, Queue, QueuedPiece
 
 
 class Key:
@@ -29,7 +29,7 @@ def come(fair: FairQueues, key: Key, *sizes: int) -> SimpleNamespace:
     return request
 
 
-def serve(fair: FairQueues, waiting: int = 1) -> list[Piece]:
+def serve(fair: FairQueues, waiting: int = 1) -> list[QueuedPiece]:
     """Takes the next batch and counts it as served to so many requests."""
     key = fair.first()
     batch, _ = fair.take(key, fair.queue(key), 1000, ahead=False)
@@ -100,7 +100,7 @@ def test_turns_are_counted_in_the_order_of_the_search(fair):
 def test_pieces_whose_turn_has_come_go_before_those_that_waste_less_padding(fair, ahead):
     fair.served = 5.0
     pieces = [
-        Piece(turn, n, SimpleNamespace(), size, None) for n, (turn, size) in enumerate([(0, 10), (3, 4), (8, 10)])
+        QueuedPiece(turn, n, SimpleNamespace(), size, None) for n, (turn, size) in enumerate([(0, 10), (3, 4), (8, 10)])
     ]
     batch, _ = fair.take(Key(), Queue(pieces=pieces), 2, ahead)
     assert [piece.number for piece in batch] == [0, 1]
@@ -110,7 +110,7 @@ def test_pieces_whose_turn_has_come_go_before_those_that_waste_less_padding(fair
 def test_who_is_due_is_not_searched_beside_those_whose_turn_has_not_come(fair, ahead, expected):
     """On a CPU, where the others would lengthen the search."""
     fair.served = 5.0
-    pieces = [Piece(turn, n, SimpleNamespace(), 10, None) for n, turn in enumerate([0, 3, 8])]
+    pieces = [QueuedPiece(turn, n, SimpleNamespace(), 10, None) for n, turn in enumerate([0, 3, 8])]
     batch, _ = fair.take(Key(), Queue(pieces=pieces), 10, ahead)
     assert len(batch) == expected
 

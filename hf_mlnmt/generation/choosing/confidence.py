@@ -87,7 +87,7 @@ def calibrate_folder(
         raise UserError(f"{source} has {len(texts)} lines, {reference} {len(references)}: give a reference for each.")
     found = calibration_of(TranslationPipeline.from_pretrained(str(folder), device=device), texts, references, decoding)
     settings = read_part(folder, GENERATION_CONFIG)
-    settings.pop("_from_model_config", None)  # or generate() takes what the model's config says, and this is lost
+    settings.pop("_from_model_config", None)  # else generate() would make this config anew from the model's
     with keeping(()):  # this file of the model is read and written
         write_json(folder / GENERATION_CONFIG, {**settings, CONFIDENCE: found.to_dict()})
     return found

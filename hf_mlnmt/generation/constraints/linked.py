@@ -126,7 +126,7 @@ class Linked:
             ours = {name for name, *_ in parts_of(self.translated[number].text)}
             if self.aligned and len(set(reads)) == 1 and not ours & wanted:
                 places.setdefault(reads[0], []).append(number)
-        new: list[list[tuple[str, list[int], int | None]]] = [[]]  # behind what stands before the first word
+        new: list[list[tuple[str, list[int], int | None]]] = [[]]  # new[0] is put before the first word
         new += [[(word.text, reads, i)] for i, (word, reads) in enumerate(zip(self.translated, self.sources))]
         behind = 0
         for number, word in enumerate(self.words):

@@ -32,7 +32,7 @@ from hf_mlnmt.generation.constraints.lexical_constraints import (
 from hf_mlnmt.generation.constraints.linked import KeptPart, Linked, filled
 from hf_mlnmt.generation.translating.hypotheses import Hypothesis
 from hf_mlnmt.generation.translating.options import OF_TEXTS, DecodingOptions
-from hf_mlnmt.generation.translating.segments import Input, TextEncoder, sentences_of, split_lines
+from hf_mlnmt.generation.translating.segments import EncodedPiece, TextEncoder, sentences_of, split_lines
 from hf_mlnmt.search.rules import Constraints
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class TextConstraints:
         self.target, self.processing = parts.target, parts.target_processing
         self.keep = Kept(options.keep) if options.keep else None
         known = getattr(parts.model.generation_config, "placeholders", None) or {}
-        self.placeholders = {pattern: token for token, pattern in known.items()}  # that the model was trained with
+        self.placeholders = {pattern: token for token, pattern in known.items()}  # the model was trained with these
         self.put_back: list[int] = []  # numbers of lines
         self.unmet: list[tuple[int, str]] = []  # numbers of lines, terms
 
@@ -111,18 +111,18 @@ class TextConstraints:
 
     # Parts of the source that are kept
 
-    def with_kept(self, inputs: list[Input]) -> list[Input]:
+    def with_kept(self, inputs: list[EncodedPiece]) -> list[EncodedPiece]:
         """Finds the kept parts of each piece, and puts the model's placeholders in their places if it has such."""
         if self.keep is None:
             return inputs
-        marked: list[Input] = []
+        marked: list[EncodedPiece] = []
         for piece, parts in zip(inputs, self.keep([piece.text for piece in inputs]), strict=True):
             given = self.of_line("bad_phrases", piece.line)
             bad = [text for each in phrases_of(given, "bad_phrases") for text in each] if given else []
             kept = [part for part in parts if not any(re.search(as_word(text), part.text) for text in bad)]
             if len(kept) < len(parts):
                 logger.warning("line %d: a part is not kept, for it has a phrase that must not be there", piece.line)
-            if not any(self.of_line(name, piece.line) for name in OF_TEXTS):  # which may name what a token stands for
+            if not any(self.of_line(name, piece.line) for name in OF_TEXTS):  # these may name what a token stands for
                 kept = [part._replace(token=self._token_of(part, piece.text)) for part in kept]
             ids = piece.ids
             if (text := replaced(piece.text, kept)) != piece.text:
@@ -147,14 +147,14 @@ class TextConstraints:
             text = self.processing.undo(decode(self.spelling.tokenizer, ids[:1])[0]).strip()
         return KeptPart(part, text, ids)
 
-    def is_unclear(self, piece: Input, hypotheses: Sequence[Hypothesis]) -> bool:
+    def is_unclear(self, piece: EncodedPiece, hypotheses: Sequence[Hypothesis]) -> bool:
         """Returns whether only an alignment says where a piece's kept parts go: the same token stands for several, or a
         translation lacks one."""
         if len({each.part.text for each in piece.kept}) > len(_times(piece)):
             return True
         return any(filled(piece.source, each.text, piece.kept, ())[1] for each in hypotheses)
 
-    def with_parts(self, piece: Input, hypothesis: Hypothesis) -> Hypothesis:
+    def with_parts(self, piece: EncodedPiece, hypothesis: Hypothesis) -> Hypothesis:
         """Returns a hypothesis with kept parts in the places of placeholders; missing ones are inserted by its
         alignment."""
         if not piece.kept:
@@ -174,14 +174,14 @@ class TextConstraints:
 
     # What a translation must have
 
-    def demands(self, piece: Input) -> list[Demand]:
+    def demands(self, piece: EncodedPiece) -> list[Demand]:
         """Returns what the translation of a piece must have: terms, phrases, parts that are kept and can be spelt."""
         terms = self.terms.of(piece.text) if self.terms else {}
         demands = {name: Demand(name, ids) for name, ids in {**terms, **self._forced(piece)}.items()}
         spelt = {each.shown: each.ids for each in piece.kept if each.ids}
         return [*demands.values(), *(Demand(shown, ids, _times(piece)[shown]) for shown, ids in spelt.items())]
 
-    def _forced(self, piece: Input) -> dict[str, list[list[int]]]:
+    def _forced(self, piece: EncodedPiece) -> dict[str, list[list[int]]]:
         """Returns the phrases that the translation of a piece must have, each with its alternatives' tokens."""
         if not (given := self.of_line("force_phrases", piece.line)):
             return {}
@@ -190,7 +190,7 @@ class TextConstraints:
             for each in phrases_of(given, f"force_phrases of line {piece.line}")
         }
 
-    def unmet_of(self, piece: Input, demands: Sequence[Demand], translation: str) -> list[tuple[int, str]]:
+    def unmet_of(self, piece: EncodedPiece, demands: Sequence[Demand], translation: str) -> list[tuple[int, str]]:
         """Returns (line, name) of each term and phrase that a translation does not have where it should."""
         terms = {each.name: map(self._shown, each.ids) for each in demands if each.name not in _times(piece)}
         return [(piece.line, name) for name in terms if not is_met(translation, terms[name])]
@@ -201,7 +201,7 @@ class TextConstraints:
 
     # Rules of a search
 
-    def rules(self, inputs: Sequence[Input], demands: Sequence[Sequence[Demand]] | None) -> list[Any]:
+    def rules(self, inputs: Sequence[EncodedPiece], demands: Sequence[Sequence[Demand]] | None) -> list[Any]:
         """Returns the rules of a batch's search; `demands` of each piece, None for a search without them."""
         rules: list[Any] = [*self._prefixes(inputs), *self.forbidden(inputs)]
         if demands is not None:
@@ -211,7 +211,7 @@ class TextConstraints:
             rules.append(WholeParts(self.spelling, counts, self.ends, self.skipped, self.longest))
         return rules
 
-    def beginning(self, piece: Input) -> Asked:
+    def beginning(self, piece: EncodedPiece) -> Asked:
         """Returns how the translation of a piece shall begin; a prefix belongs to the first piece of a text, unless it
         is several, one for each."""
         where, given = f"target_prefix of line {piece.line}", self.of_line("target_prefix", piece.line)
@@ -223,14 +223,14 @@ class TextConstraints:
             raise OptionError(f"{where}: takes {needed} tokens and more, of {self.longest}: raise max_new_tokens.")
         return asked
 
-    def _prefixes(self, inputs: Sequence[Input]) -> list[PrefixProcessor]:
+    def _prefixes(self, inputs: Sequence[EncodedPiece]) -> list[PrefixProcessor]:
         if self.options.target_prefix is None and not self.options.alternatives:
             return []
         asked = [self.beginning(piece) for piece in inputs]
         ends = [token for token in self.ends if token is not None] if self.options.alternatives else []
         return [PrefixProcessor(self.spelling, asked, self.skipped, ends)] if any(map(any, asked)) else []
 
-    def forbidden(self, inputs: Sequence[Input]) -> list[ForbiddenPhrases]:
+    def forbidden(self, inputs: Sequence[EncodedPiece]) -> list[ForbiddenPhrases]:
         """Returns the rule that keeps phrases out of translations, or none."""
         lines = [piece.line for piece in inputs]
         given = [self.of_line("bad_phrases", line) for line in lines] if self.options.bad_phrases else []
@@ -248,6 +248,6 @@ class TextConstraints:
         return [ForbiddenPhrases(self.spelling, phrases, self.ends, self.skipped, self.longest)]
 
 
-def _times(piece: Input) -> Counter[str]:
+def _times(piece: EncodedPiece) -> Counter[str]:
     """Counts the texts that stand for the kept parts of a piece in its translation."""
     return Counter(each.shown for each in piece.kept)

@@ -73,7 +73,7 @@ def pad(
 def arguments_of_texts(arguments: dict[str, Any], numbers: Sequence[int], draws: int = 1) -> dict[str, Any]:
     """Selects from the arguments of generate() for all texts those for some texts (numbers from 0), in their order.
 
-    Of what has a row for each text (tensors of two dimensions or more, the decoder's start tokens) the rows of these;
+    What has a row for each text (tensors of two dimensions or more, the decoder's start tokens) gets their rows alone;
     `prefix_allowed_tokens_fn` is asked for the number of the text. `draws`: rows of each text that generate() numbers.
 
     Raises: UserError where a text has no row.

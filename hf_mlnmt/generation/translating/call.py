@@ -20,8 +20,8 @@ from hf_mlnmt.generation.translating.batches import batches_by_tokens
 from hf_mlnmt.generation.translating.directions import code_tokens
 from hf_mlnmt.generation.translating.hypotheses import Candidate, Hypothesis
 from hf_mlnmt.generation.translating.options import DecodingOptions
-from hf_mlnmt.generation.translating.searching import BatchSearch
-from hf_mlnmt.generation.translating.segments import CutText, Input, Piece, join, sentences_of
+from hf_mlnmt.generation.translating.searching import BatchSearch, Pending
+from hf_mlnmt.generation.translating.segments import CutText, EncodedPiece, TextPiece, join, sentences_of
 from hf_mlnmt.zoo.systems import positions_of
 
 if TYPE_CHECKING:
@@ -99,16 +99,16 @@ class TranslationCall(BatchSearch):
     ) -> Callable[[], tuple[int, Sequence[str], list[list[Hypothesis]]]]:
         """Searches all pieces of a group in batches; returns a function that waits for its results."""
         pieces = [piece for text in cut for piece in text.inputs]
-        results: dict[tuple[int, int], Any] = {}  # by line and number of the piece; of `beside`, what waits for them
+        searched: list[tuple[list[EncodedPiece], Pending]] = []
         lengths = [len(piece.ids) for piece in pieces]
         for batch in batches_by_tokens(lengths, self.options.batch_tokens, self.most, self.ahead):
             chosen = [pieces[i] for i in batch]
-            for piece, found in zip(chosen, self.search(chosen, beside=beside), strict=True):
-                results[piece.line, piece.number] = found
+            searched.append((chosen, self.search(chosen, beside=beside)))
             update(sum(piece.number == 0 for piece in chosen))  # texts are counted at their first piece
 
         def read() -> tuple[int, Sequence[str], list[list[Hypothesis]]]:
-            found = {place: each() if beside else each for place, each in results.items()}
+            ranked = (each for chosen, found in searched for each in zip(chosen, found.result(), strict=True))
+            found = {(piece.line, piece.number): hypotheses for piece, hypotheses in ranked}
             of_texts = ({piece.number: found[text.line, piece.number] for piece in text.inputs} for text in cut)
             return line, texts, [self.together(text, of_text) for text, of_text in zip(cut, of_texts)]
 
@@ -119,7 +119,7 @@ class TranslationCall(BatchSearch):
         sentences = self.options.split == "sentences"
         pieces, ids = self.encoder.segments(texts, self.options.split_long, first_line, sentences)
         places = ((line, *each) for line, of_text in enumerate(pieces, first_line) for each in enumerate(of_text))
-        every = [Input(own, line, number, piece.text) for own, (line, number, piece) in zip(ids, places, strict=True)]
+        every = [EncodedPiece(own, line, n, piece.text) for own, (line, n, piece) in zip(ids, places, strict=True)]
         cut, encoded = [], iter(self.constraints.with_kept(every))
         for line, (text, of_text) in enumerate(zip(texts, pieces), first_line):
             if not sentences and any(len(sentences_of(piece)) > 1 for piece in of_text):
@@ -211,7 +211,7 @@ class TranslationCall(BatchSearch):
             )
 
 
-def _joined_alignment(ranked: Sequence[Hypothesis], pieces: Sequence[Piece]) -> tuple[tuple[int, int], ...]:
+def _joined_alignment(ranked: Sequence[Hypothesis], pieces: Sequence[TextPiece]) -> tuple[tuple[int, int], ...]:
     """Returns the alignment of a text from those of its pieces: words are numbered on."""
     texts, before, found = [best.text for best in ranked], "", list[tuple[int, int]]()
     for number, (best, piece) in enumerate(zip(ranked, pieces, strict=True)):

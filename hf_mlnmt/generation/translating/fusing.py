@@ -186,7 +186,7 @@ def _member(given: Given, head: Any, options: dict[str, Any]) -> Member:
     if isinstance(given, PreTrainedModel):
         name = type(given).__name__
         _refuse_masked(name, auto_class_of_config({"architectures": [name]}))
-        return Member(name, copy.deepcopy(given), None)  # language models will be frozen
+        return Member(name, copy.deepcopy(given), None)  # copied, as a language model will be frozen
     small = fetch_small_files(given, **options)
     if (small / CONFIG).is_file():
         _refuse_masked(str(given), auto_class_of(small))

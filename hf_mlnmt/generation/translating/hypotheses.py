@@ -1,4 +1,4 @@
-"""Translations with their scores, and how sure a calibrated model is of them."""
+"""Translations with their scores (a search's beams: search/hypotheses.py), and a calibrated model's confidences."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Journal:
             self.progress = dict(state["progress"])
         for side, whole in self.files.items():
             part, size, digest = self.part(side), self.progress["bytes"][side], self._hashes[side]
-            # It may have ended when this one had its name already, and not all was done.
+            # The process may have ended when this file had its last name already, and not all files.
             there = whole if size and not part.exists() and whole.exists() else part
             there.touch()
             with there.open("rb") as file:

@@ -116,7 +116,7 @@ def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: boo
             setattr(settings, field, float(getattr(settings, field)))  # generate() takes no int
     check_tokens(f"{name}: {GENERATION_CONFIG} or {CONFIG}", config, settings)
     parts.model.eval()
-    return in_int8(parts) if rounded else parts
+    return parts_in_int8(parts) if rounded else parts
 
 
 def load_scored(name: str, device: str | None = None) -> tuple[Any, Tokenizers]:
@@ -236,7 +236,7 @@ def _imported(name: str, dtype: str, options: dict[str, Any]) -> Parts | None:
     return Parts(model, tokenizers)
 
 
-def in_int8(parts: Parts) -> Parts:
+def parts_in_int8(parts: Parts) -> Parts:
     """Returns a copy of the model with its linear layers in int8. Raises: UserError where that cannot be."""
     if parts.model.device.type != "cpu":
         raise UserError(f"dtype int8 is for a CPU, not for device {parts.model.device}: use bfloat16 or float16 there.")

@@ -418,7 +418,7 @@ class DecodingOptions:
 
     @property
     def told(self) -> list[str | None]:
-        """Returns the codes of source and target; None where there is none, or one for each text."""
+        """Returns the codes of source and target; None where no code is given, or one for each text."""
         return [code if isinstance(code, str) else None for code in (self.source_language, self.target_language)]
 
     @property
@@ -440,7 +440,7 @@ class DecodingOptions:
         LengthPenalty(self.length_penalty or 0.0, self.length_normalization or "generate")
         for name in (item.name for item in fields(self) if "min" in item.metadata):
             if (number := getattr(self, name)) is not None:
-                object.__setattr__(self, name, int(number))  # which may be one of numpy's
+                object.__setattr__(self, name, int(number))  # it may be a number of numpy's
         if self.repetition_penalty is not None:
             object.__setattr__(self, "repetition_penalty", float(self.repetition_penalty))  # generate() takes no int
 
@@ -593,7 +593,7 @@ class DecodingOptions:
         for name in SAMPLERS:
             if sampled and name != "top_n_sigma" and getattr(self, name) is not None:
                 arguments[name] = getattr(self, name)
-        if self.draws == "row" or (self.samples and hasattr(model, "logits_are_scores")):  # a search of this package
+        if self.draws == "row" or (self.samples and hasattr(model, "logits_are_scores")):  # our own search knows it
             arguments["draws"] = "row"
         if self.without_replacement:
             arguments["without_replacement"] = True

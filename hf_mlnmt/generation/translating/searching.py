@@ -49,29 +49,24 @@ from hf_mlnmt.generation.translating.batches import (
     token_logs_of,
 )
 from hf_mlnmt.generation.translating.directions import between
-from hf_mlnmt.generation.translating.hypotheses import (
-    Alternative,
-    Calibration,
-    Hypothesis,
-    least_by_word,
-    mean,
-)
+from hf_mlnmt.generation.translating.hypotheses import Alternative, Calibration, Hypothesis, least_by_word, mean
 from hf_mlnmt.generation.translating.options import (
     FEATURES_OF_FUSED,
     DecodingOptions,
     forced_first,
     longest_translation,
 )
-from hf_mlnmt.generation.translating.segments import Input, TextEncoder, source_limit
+from hf_mlnmt.generation.translating.segments import EncodedPiece, TextEncoder, source_limit
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
 from hf_mlnmt.search.hypotheses import normalized
-from hf_mlnmt.search.rules import Abandon, TopNSigma
+from hf_mlnmt.search.rules import BetweenSteps, TopNSigma
 
 if TYPE_CHECKING:
     from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
 
 logger = logging.getLogger(__name__)
 LONGEST_WORD = 24  # tokens
+Between = Callable[[], bool] | None  # true: nobody waits for the batch any more, and its search ends with Abandoned
 # Options of a search for translations that one for words does not have.
 OF_BEAMS = ("recombine", "num_beam_groups", "diversity_penalty", "min_new_tokens", "max_length")
 
@@ -118,6 +113,17 @@ class TextDraws(LogitsProcessor):
 def unit_interval(keys: np.ndarray, position: int) -> np.ndarray:
     """Returns a number in [0, 1) for each key at a position of its text: float64 (keys,), of 53 bits."""
     return (mixed(keys + np.uint64(position)) >> np.uint64(11)) * 2.0**-53
+
+
+class Pending:
+    """The hypotheses of each piece of a batch, best first, of which another thread may still be reading parts."""
+
+    def __init__(self, *parts: Callable[[], list[list[Hypothesis]]]):
+        self.parts = parts
+
+    def result(self) -> list[list[Hypothesis]]:
+        """Waits for the hypotheses and returns them."""
+        return [ranked for wait in self.parts for ranked in wait()]
 
 
 class BatchSearch:
@@ -169,21 +175,17 @@ class BatchSearch:
         """Tells whether another thread encodes texts and reads results during a search: on a GPU."""
         return runs_alone(self.parts.model)
 
-    def search(
-        self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None = None, beside: Any = None
-    ) -> list[Any]:
-        """Returns the hypotheses of each piece, best first, of one batch; it is halved where memory does not suffice.
+    def search(self, inputs: Sequence[EncodedPiece], between: Between = None, beside: Any = None) -> Pending:
+        """Searches a batch; it is halved where memory does not suffice.
 
         Args:
-            beside: an executor that reads the results; of each piece a function is returned that waits for them.
-            abandoned: whether nobody waits for them any more; asked at every step of generate() (on a GPU, before each
-                batch), whose search ends with Abandoned then.
+            between: called between steps of generate(); on a GPU, or for one sentence in C, once before all steps.
+            beside: an executor that reads the results.
         """
         try:
             if self.options.alternatives:
-                found = self._alternatives(inputs, abandoned)
-                return found if beside is None else [partial(list, ranked) for ranked in found]
-            return self._found(inputs, abandoned, beside)
+                return Pending(partial(list, self._alternatives(inputs, between)))
+            return self._found(inputs, between, beside)
         except torch.OutOfMemoryError as error:
             if len(inputs) == 1:
                 raise UserError(
@@ -192,20 +194,19 @@ class BatchSearch:
                 ) from error
         logger.warning("out of memory with a batch of %d: going on with half; lower batch_tokens", len(inputs))
         half = len(inputs) // 2
-        return self.search(inputs[:half], abandoned, beside) + self.search(inputs[half:], abandoned, beside)
+        return Pending(*(self.search(part, between, beside).result for part in (inputs[:half], inputs[half:])))
 
-    def _found(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None, beside: Any = None) -> list[Any]:
+    def _found(self, inputs: Sequence[EncodedPiece], between: Between, beside: Any = None) -> Pending:
         """Searches a batch, with what translations must have where that can be met, and reads its hypotheses."""
         options, asked = self.options, [self.constraints.demands(piece) for piece in inputs]
-        rows, arguments = self._rows(inputs, asked if any(asked) else None, abandoned)
+        rows, arguments = self._rows(inputs, asked if any(asked) else None, between)
         if failed := [i for i, row in enumerate(rows) if not row]:
-            others, _ = self._rows([inputs[i] for i in failed], None, abandoned)
+            others, _ = self._rows([inputs[i] for i in failed], None, between)
             for i, row in zip(failed, others, strict=True):
                 rows[i] = row
         alone = not (any(asked) or options.alignments or self.chooser or options.keep)  # nothing is to be done after it
         if alone and beside is not None:
-            read = beside.submit(self._decode, rows).result
-            return [partial(lambda number: read()[number], number) for number in range(len(rows))]
+            return Pending(beside.submit(self._decode, rows).result)
         hypotheses = self._decode(rows)
         if self.chooser:
             rows, hypotheses = self._chosen(inputs, rows, hypotheses, arguments)
@@ -214,10 +215,10 @@ class BatchSearch:
         if options.keep:
             hypotheses = self._restored(inputs, rows, hypotheses)
         self._note_unmet(inputs, asked, hypotheses)
-        return hypotheses if beside is None else [partial(list, ranked) for ranked in hypotheses]
+        return Pending(partial(list, hypotheses))
 
     def _note_unmet(
-        self, inputs: Sequence[Input], asked: list[list[Demand]], hypotheses: list[list[Hypothesis]]
+        self, inputs: Sequence[EncodedPiece], asked: list[list[Demand]], hypotheses: list[list[Hypothesis]]
     ) -> None:
         unmet = [
             each
@@ -230,7 +231,7 @@ class BatchSearch:
             logger.warning("terms that are not met: %d", len(unmet))
 
     def _rows(
-        self, inputs: Sequence[Input], asked: list[list[Demand]] | None, abandoned: Callable[[], bool] | None
+        self, inputs: Sequence[EncodedPiece], asked: list[list[Demand]] | None, between: Between
     ) -> tuple[list[list[Generated]], dict[str, Any]]:
         """Searches a batch; returns the translations that have all that is asked, and generate()'s arguments."""
         options, numbers = self.options, [piece.line - self.first_line for piece in inputs]
@@ -245,8 +246,8 @@ class BatchSearch:
         if rules:
             others = options.generate.get("logits_processor", [])
             arguments["logits_processor"] = LogitsProcessorList([*others, *rules])
-        if abandoned is not None:
-            arguments["stopping_criteria"] = [*options.generate.get("stopping_criteria", []), Abandon(abandoned)]
+        if between is not None:
+            arguments["stopping_criteria"] = [*options.generate.get("stopping_criteria", []), BetweenSteps(between)]
         scored = options.in_lists or bool(options.rerank)
         rows = generate(self.parts, [piece.ids for piece in inputs], arguments, self.skipped, scored)
         for row, demands in zip(rows, asked or [], strict=asked is not None):
@@ -255,7 +256,7 @@ class BatchSearch:
         return rows, arguments
 
     def _restored(
-        self, inputs: Sequence[Input], rows: list[list[Generated]], hypotheses: list[list[Hypothesis]]
+        self, inputs: Sequence[EncodedPiece], rows: list[list[Generated]], hypotheses: list[list[Hypothesis]]
     ) -> list[list[Hypothesis]]:
         """Puts the kept parts of the source into the hypotheses; by alignments where their places are unclear."""
         unclear = [i for i, piece in enumerate(inputs) if self.constraints.is_unclear(piece, hypotheses[i])]
@@ -274,7 +275,7 @@ class BatchSearch:
 
     def _chosen(
         self,
-        inputs: Sequence[Input],
+        inputs: Sequence[EncodedPiece],
         rows: list[list[Generated]],
         hypotheses: list[list[Hypothesis]],
         arguments: dict[str, Any],
@@ -314,7 +315,7 @@ class BatchSearch:
 
     def _aligned(
         self,
-        inputs: Sequence[Input],
+        inputs: Sequence[EncodedPiece],
         rows: list[list[Generated]],
         hypotheses: list[list[Hypothesis]],
         arguments: dict[str, Any],
@@ -357,20 +358,18 @@ class BatchSearch:
         score = normalized(log_probability, self.penalty, length + self.skipped)
         return Hypothesis(text, score, log_probability, length, finished)
 
-    def _alternatives(self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None) -> list[list[Hypothesis]]:
+    def _alternatives(self, inputs: Sequence[EncodedPiece], between: Between) -> list[list[Hypothesis]]:
         """Searches for the next words of each piece, then for the translation with each."""
-        found = self._next_words(inputs, abandoned)
+        found = self._next_words(inputs, between)
         with_word = [piece._replace(begins=asked) for piece, words in zip(inputs, found) for _, _, asked in words]
-        best = iter(self._found(with_word, abandoned) if with_word else [])
+        best = iter(self._found(with_word, between).result() if with_word else [])
         return [
             [Alternative(**vars(next(best)[0]), word=word, probability=share) for word, share, _ in words]
             for words in found
         ]
 
     @torch.inference_mode()
-    def _next_words(
-        self, inputs: Sequence[Input], abandoned: Callable[[], bool] | None
-    ) -> list[list[tuple[str, float, Asked]]]:
+    def _next_words(self, inputs: Sequence[EncodedPiece], between: Between) -> list[list[tuple[str, float, Asked]]]:
         """Returns of each piece its likeliest next words, their probabilities, and the prefixes with them.
 
         A beam search over subwords, twice as wide as words are wanted, that ends where the words do. Subwords that
@@ -392,8 +391,9 @@ class BatchSearch:
         if not hasattr(model, "logits_are_scores"):
             arguments["output_scores"] = True  # without which Transformers' loop keeps the sums for itself
         arguments = arguments_of_texts(arguments, numbers)
-        if abandoned is not None:
-            arguments["stopping_criteria"] = [*self.options.generate.get("stopping_criteria", []), Abandon(abandoned)]
+        if between is not None:
+            others = self.options.generate.get("stopping_criteria", [])
+            arguments["stopping_criteria"] = [*others, BetweenSteps(between)]
         ids, mask = pad([piece.ids for piece in inputs], self.parts.source.pad_token_id or 0, model.device)
         output = model.generate(input_ids=ids, attention_mask=mask, **arguments)
         rows = output.sequences[:, 1 + self.skipped :].tolist()
@@ -412,7 +412,7 @@ class BatchSearch:
         for ids, share in zip(rows, shares, strict=True):
             length = next((place for place, token in enumerate(ids) if token in self.ends), None)
             if length is None or length < len(asked.ids) or not share:
-                continue  # it is no word yet
+                continue  # the row has no whole word yet
             tokens = list(ids[:length])
             spelt = reader.word(asked, spelling.spelt(tokens[len(asked.ids) :])) or ""
             usual = spelling.ids(spelling.spelt(tokens).decode(errors="replace").strip())

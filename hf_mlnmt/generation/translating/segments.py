@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Piece(NamedTuple):
-    """A part of a text, the whitespace that follows it, and whether a sentence was cut to get it."""
+class TextPiece(NamedTuple):
+    """A part of a text, the whitespace that follows it, and whether it is a whole sentence, or several."""
 
     text: str
     space: str
@@ -47,24 +47,24 @@ _ABBREVIATIONS = (
 )
 
 
-def split_lines(text: str) -> list[Piece]:
+def split_lines(text: str) -> list[TextPiece]:
     """Splits a text into its non-empty lines; empty lines and indentation are part of the whitespace between them."""
     return _pieces(text.strip(), ((match.start(), match.end()) for match in _LINE.finditer(text.strip())))
 
 
-def split_sentences(text: str) -> list[Piece]:
+def split_sentences(text: str) -> list[TextPiece]:
     """Splits at end marks, in most scripts; an abbreviation, an initial or a lower-case word joins instead."""
     ends = (match for match in _END.finditer(text) if match[1] is None or not _continues(text, *match.span()))
     return _pieces(text, ((match.start(match.lastindex or 0), match.end()) for match in ends))
 
 
-def sentences_of(piece: Piece) -> list[Piece]:
+def sentences_of(piece: TextPiece) -> list[TextPiece]:
     """Splits a piece into sentences; the white space behind it is behind the last one."""
     *others, last = split_sentences(piece.text)
-    return [*others, Piece(last.text, piece.space)]
+    return [*others, TextPiece(last.text, piece.space)]
 
 
-def split_to_fit(text: str, limit: int, lengths: Callable[[list[str]], list[int]]) -> list[Piece]:
+def split_to_fit(text: str, limit: int, lengths: Callable[[list[str]], list[int]]) -> list[TextPiece]:
     """Splits into pieces whose `lengths` (tokens) are at most `limit`: sentences, else clauses, else words, else
     characters of a script without spaces, as large as fit.
 
@@ -77,7 +77,7 @@ def split_to_fit(text: str, limit: int, lengths: Callable[[list[str]], list[int]
     return pieces
 
 
-def join(translations: Sequence[str], pieces: Sequence[Piece]) -> str:
+def join(translations: Sequence[str], pieces: Sequence[TextPiece]) -> str:
     """Joins to one text; sentences that no space separated (Chinese) get one where the other script wants it."""
     parts = []
     for translation, piece in zip(translations, pieces, strict=True):
@@ -86,38 +86,38 @@ def join(translations: Sequence[str], pieces: Sequence[Piece]) -> str:
     return "".join(parts[:-1])
 
 
-def _cut(piece: Piece, limit: int, lengths: Callable, levels: tuple[re.Pattern, ...]) -> list[Piece]:
+def _cut(piece: TextPiece, limit: int, lengths: Callable, levels: tuple[re.Pattern, ...]) -> list[TextPiece]:
     marks = ((match.start(match.lastindex or 0), match.end()) for match in levels[0].finditer(piece.text))
-    packed: list[Piece] = []
+    packed: list[TextPiece] = []
     room = 0
     for part, length in _measured(_pieces(piece.text, marks), lengths):
         if packed and length <= room:
-            packed[-1] = Piece(packed[-1].text + packed[-1].space + part.text, part.space)
+            packed[-1] = TextPiece(packed[-1].text + packed[-1].space + part.text, part.space)
             room -= length
         else:
             packed.append(part)
             room = limit - length
-    cut = [Piece(part.text, part.space, len(packed) == 1 and piece.whole) for part in packed]
+    cut = [TextPiece(part.text, part.space, len(packed) == 1 and piece.whole) for part in packed]
     if len(levels) > 1:
         sizes = _measured(cut, lengths)
         cut = [p for part, size in sizes for p in ([part] if size <= limit else _cut(part, limit, lengths, levels[1:]))]
-    cut[-1] = Piece(cut[-1].text, piece.space, cut[-1].whole)
+    cut[-1] = TextPiece(cut[-1].text, piece.space, cut[-1].whole)
     return cut
 
 
-def _measured(pieces: list[Piece], lengths: Callable[[list[str]], list[int]]) -> Iterator[tuple[Piece, int]]:
+def _measured(pieces: list[TextPiece], lengths: Callable[[list[str]], list[int]]) -> Iterator[tuple[TextPiece, int]]:
     return zip(pieces, lengths([piece.text for piece in pieces]), strict=True)
 
 
-def _pieces(text: str, cuts: Iterator[tuple[int, int]]) -> list[Piece]:
+def _pieces(text: str, cuts: Iterator[tuple[int, int]]) -> list[TextPiece]:
     """Cuts `text` into pieces; cuts: (end of a piece, start of the next)."""
     pieces = []
     start = 0
     for end, following in cuts:
         if end > start and following < len(text):
-            pieces.append(Piece(text[start:end], text[end:following]))
+            pieces.append(TextPiece(text[start:end], text[end:following]))
             start = following
-    return [*pieces, Piece(text[start:], "")] if text[start:] else pieces
+    return [*pieces, TextPiece(text[start:], "")] if text[start:] else pieces
 
 
 def _continues(text: str, mark: int, following: int) -> bool:
@@ -145,9 +145,9 @@ def check_characters(text: Any, where: str) -> None:
         ) from error
 
 
-class Input(NamedTuple):
-    """A piece of a text that is searched: its ids, the line and the number of the piece in it, its own text, where
-    tokens may stand for the parts of the `source` that are `kept`."""
+class EncodedPiece(NamedTuple):
+    """A `TextPiece` for the search: its ids, its line and its number in that line, and its text, in which tokens may
+    stand for the parts of the `source` that are `kept`."""
 
     ids: list[int]
     line: int
@@ -163,8 +163,8 @@ class CutText(NamedTuple):
     """A text in the pieces that are translated alone; `inputs`: those that have something to translate."""
 
     line: int
-    pieces: list[Piece]
-    inputs: list[Input]
+    pieces: list[TextPiece]
+    inputs: list[EncodedPiece]
 
     def on_line(self, line: int) -> CutText:
         """Returns the same text as line `line`."""
@@ -202,7 +202,7 @@ class TextEncoder:
 
     def segments(
         self, texts: Sequence[str], split_long: bool, first_line: int = 1, sentences: bool = False
-    ) -> tuple[list[list[Piece]], list[list[int]]]:
+    ) -> tuple[list[list[TextPiece]], list[list[int]]]:
         """Cuts and encodes texts: returns the pieces of each, and the tokens of all pieces in that order.
 
         Lines are always separate, with `sentences` their sentences too; what is longer than the limit is split, or cut
@@ -221,14 +221,14 @@ class TextEncoder:
             ids = self._cut_off(ids, [first_line + i for i, of_text in enumerate(pieces) for _ in of_text])
         return pieces, ids
 
-    def _split(self, pieces: list[Piece], line: int) -> list[Piece]:
+    def _split(self, pieces: list[TextPiece], line: int) -> list[TextPiece]:
         assert self.limit is not None
-        result: list[Piece] = []
+        result: list[TextPiece] = []
         for piece, length in _measured(pieces, self.lengths):
             parts = [piece] if length <= self.limit else split_to_fit(piece.text, self.limit, self.lengths)
             if not all(part.whole for part in parts) and line not in self.in_parts[-1:]:
                 self.in_parts.append(line)
-            result += [*parts[:-1], Piece(parts[-1].text, piece.space)]
+            result += [*parts[:-1], TextPiece(parts[-1].text, piece.space)]
         return result
 
     def _cut_off(self, ids: list[list[int]], lines: list[int]) -> list[list[int]]:

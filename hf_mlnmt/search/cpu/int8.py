@@ -78,9 +78,8 @@ class Int8Linear(nn.Module):
 def compiled(linear: Int8Linear) -> Any:
     """Returns the compiled functions, where this processor has instructions for int8 that they use; or None."""
     functions = library(torch.float32)
-    if functions is None or not functions.int8_kind() or linear.in_features > MOST_INPUTS:
-        return None
-    return functions
+    known = functions is not None and functions.int8_kind() and linear.in_features <= MOST_INPUTS
+    return functions if known else None
 
 
 def in_int8(model: nn.Module) -> nn.Module:

@@ -125,22 +125,20 @@ class NativeUnits:
         self.held.append(tensor)
         return pointer(tensor)
 
-    def __call__(
-        self, states: Tensor, width: int, beam_cache: Any, history_mask: Tensor, source_mask: Tensor
-    ) -> Tensor:
+    def __call__(self, states: Tensor, width: int, cache: Any, history_mask: Tensor, source_mask: Tensor) -> Tensor:
         """Computes all units in the memory of the states (sentences x width, d_model)."""
         if self.array is None:
             self.array = (Unit * len(self.units))(*self.units)
         for unit, slot in zip(self.array, self.slots):
             if unit.kind == SELF_ATTENTION:
-                storage, mask = beam_cache.target_layers[slot].storage, history_mask
+                storage, mask = cache.target_layers[slot].storage, history_mask
                 unit.start = storage.extend(width)
                 keys, values = storage.key_buffer, storage.value_buffer
             elif unit.kind == SOURCE_ATTENTION:
-                cache, mask = beam_cache.source_layers[slot], source_mask
-                keys, values = cache.keys, cache.values
+                layer, mask = cache.source_layers[slot], source_mask
+                keys, values = layer.keys, layer.values
             elif unit.kind == STATE:
-                layer = beam_cache.target_layers[slot]
+                layer = cache.target_layers[slot]
                 layer.states = keys = values = mask = layer.states.contiguous()
             else:
                 continue

@@ -70,9 +70,11 @@ class Wanted:
         self.length_penalties = torch.tensor([1.0, *penalties], **NUMBERS)  # of each length
 
     @classmethod
-    def of(cls, choice: type[SearchStrategy], rules: Rules, config: Any, start: int, vocabulary: int) -> Wanted | None:
+    def of(
+        cls, strategy: type[SearchStrategy], rules: Rules, config: Any, start: int, vocabulary: int
+    ) -> Wanted | None:
         """Returns the options of a generation config as generate() prepares it; None where search.c lacks one."""
-        if choice not in KNOWN or (choice is Greedy and config.num_return_sequences > 1):
+        if strategy not in KNOWN or (strategy is Greedy and config.num_return_sequences > 1):
             return None
         if rules.max_length is None or rules.by_length is None:
             return None
@@ -133,7 +135,7 @@ class OneSentence:
         if any(not weight.is_contiguous() or weight.numel() > most for weight in weights):
             return None
         norms = {type(decoder.embedding_norm), type(decoder.layer_norm)}
-        if type(output) is Int8Linear and norms != {nn.Identity}:  # which PyTorch computes in a batch
+        if type(output) is Int8Linear and norms != {nn.Identity}:  # PyTorch computes these norms in a batch
             return None
         return cls(model, step)
 
@@ -239,10 +241,10 @@ class ReadySentences:
         return bool(self.functions.unchanged(len(self.diagonals), self.kept_at, self.sizes, self.kept_as))
 
     def translate(self, model: Any, ids: Tensor, wanted: Wanted | None) -> Any:
-        """Translates the sentence as generate() does; None where it is too long, or has tokens that are none."""
+        """Translates the sentence as generate() does; None where it is too long, or has ids beyond the vocabulary."""
         try:
             single = self.idle.pop()
-        except IndexError:  # other threads have all
+        except IndexError:  # other threads have all, or searches around this one (rules.py, between_steps)
             single = cast(OneSentence, OneSentence.of(model))
         translation = single(model, ids, cast(Wanted, wanted))
         self.idle.append(single)

@@ -46,7 +46,7 @@ typedef REAL real;
 typedef real vec __attribute__((vector_size(BYTES), aligned(sizeof(real)), may_alias)); /* at any address */
 
 enum { SELF_ATTENTION, SOURCE_ATTENTION, FEED_FORWARD, SOURCE, STATE }; /* kinds of units; STATE: of ssru.py */
-enum { PACKED, TRANSPOSED, AS_IT_LIES };                         /* a weight: in panels, (inputs, outputs), (outputs, inputs) */
+enum { PACKED, TRANSPOSED, AS_IT_LIES };                 /* a weight: in panels, (inputs, outputs), (outputs, inputs) */
 enum { RELU, SWISH };                                    /* of FEED_FORWARD */
 enum { PANEL = 64, BLOCK = 64, ROWS = 32, INPUTS = 64 }; /* ROWS, INPUTS: of int8, what a weight is padded to */
 
@@ -595,9 +595,9 @@ static void normalize(long vocabulary, const float *row, float *largest, float *
     *log_sum = logf(sum);
 }
 
-/* The `count` best of running[beam] + log softmax(logits)[beam, token] for every sentence, the best first; `normalized`:
- * the logits are such logarithms already; without `running` the tokens with the largest logits. logits: float, a beam's row of `vocabulary` numbers at
- * sentence * of_sentence + beam * of_beam; running (sentences, width); scores, beams, tokens (sentences, count). */
+/* The `count` best of running[beam] + log softmax(logits)[beam, token] for each sentence, the best first; `normalized`:
+ * logits are log P already; no `running`: the tokens with the largest logits. logits: float, `vocabulary` numbers of a
+ * beam at sentence * of_sentence + beam * of_beam; running (sentences, width); the others (sentences, count). */
 void choose(const float *logits, long of_sentence, long of_beam, long sentences, long width, long vocabulary,
             const float *running, long normalized, long count, float *scores, long *beams, long *tokens, long threads)
 {
@@ -620,7 +620,7 @@ void choose(const float *logits, long of_sentence, long of_beam, long sentences,
 
 /* ---- one sentence ----
  * The whole of a greedy or beam search in single precision; its reference is loop.py with Greedy or BeamSearch of
- * strategies.py. The beams' slots, and which of them each beam looks back at, are those of cache.py and transformer.py. */
+ * strategies.py. The beams' slots, and which of them each beam looks back at, are as in cache.py and transformer.py. */
 
 enum { SLOTS = 16 };                         /* what is seen of a cache: whole blocks of these */
 enum { LATE, EARLY, NEVER };                 /* early_stopping: False, True, "never" */
@@ -651,7 +651,7 @@ typedef struct {
     long *tokens, *parents, *places;         /* (beams), (candidates) twice */
     long *table;                             /* (longest, 2, beams): tokens and parents of each step */
     float *best;                             /* of finished hypotheses (beams) */
-    long *last;                              /* (beams, 4): whether there is one; its last step, token there, beam before */
+    long *last;                              /* (beams, 4): is there one; its last step, token there, beam before */
     unsigned char *sees;                     /* (2, beams, looks): now, and the next step's */
     real *states, *logits, *mask, *memory;   /* (beams, d_model), (beams, vocabulary), (beams, looks) */
 } Search;
@@ -691,7 +691,7 @@ static void run_stack(const Stack *stack, const Task *task, real *states)
 }
 
 /* The encoder's states (length, d_model), and of every SOURCE what it makes of them. `mask`: 0 for the sentence's
- * positions, `slots` in all; keys, values: memory for one layer, zeros behind the sentence; memory: memory_for(length). */
+ * positions, `slots` in all; keys, values: memory for a layer, 0 behind the sentence; memory: memory_for(length). */
 void encode(Stack *encoder, const long *tokens, long length, long d_model, real *states, real *keys, real *values,
             const real *mask, long slots, Unit *sources, long count, real *memory, long threads)
 {
@@ -768,7 +768,7 @@ static void read_tokens(Search *s, long rows)
     s->used += rows;
 }
 
-/* The best continuations of `rows` beams, the best first: scores, parents and tokens (`places` twice). */
+/* (1) The best continuations of `rows` beams, the best first: scores, parents and tokens (`places` twice). */
 static void choose_next(Search *s, long rows)
 {
     long count = s->beams > 1 ? s->candidates : 1, *parents = s->places, *tokens = s->places + count;
@@ -803,7 +803,7 @@ static long is_last(const Search *s, long token)
     return s->step + 1 == s->longest;
 }
 
-/* hypotheses.Beams.finish for a candidate that is over. */
+/* (2) `Hypotheses.finish` for a candidate that is over. */
 static void finish(Search *s, float score, long token, long parent)
 {
     long at = s->beams;
@@ -816,17 +816,17 @@ static void finish(Search *s, float score, long token, long parent)
     memcpy(s->last + 4 * at, last, sizeof last);
 }
 
-/* choices.Beams.step behind the candidates; returns whether the search has ended. */
+/* `BeamSearch.step` behind the candidates; returns whether the search has ended. */
 static long take_beams(Search *s)
 {
     long beams = s->beams, count = s->candidates, *parents = s->places, *tokens = s->places + count, chosen = 0;
     long *table = s->table + s->step * 2 * beams, full = s->last[4 * (beams - 1)];
     float penalty = s->length_penalties[s->step + 1];
     unsigned char *next = s->sees + (s->step & 1 ? -1 : 1) * beams * s->looks;
-    for (long c = 0; c < beams; c++) /* early_stopping adds nothing to as many as there are beams */
+    for (long c = 0; c < beams; c++) /* (2); early_stopping adds nothing to as many as there are beams */
         if (is_last(s, tokens[c]) && !(s->early == EARLY && full))
             finish(s, s->scores[c] / penalty, tokens[c], parents[c]);
-    for (long c = 0; c < count && chosen < beams; c++) {
+    for (long c = 0; c < count && chosen < beams; c++) { /* (3) */
         if (is_last(s, tokens[c])) continue; /* enough are left, but at the last step, behind which none goes on */
         table[chosen] = tokens[c];
         table[beams + chosen] = parents[c];
@@ -847,7 +847,7 @@ static long take_beams(Search *s)
                    s->d_model * sizeof(real));
         unit->keys = unit->values, unit->values = rows;
     }
-    full = s->last[4 * (beams - 1)];
+    full = s->last[4 * (beams - 1)]; /* (4) */
     float hope = s->running[0] / s->length_penalties[s->early == NEVER ? s->longest : s->step + 1];
     return full && (s->early == EARLY || !(hope > s->best[beams - 1]));
 }

@@ -50,7 +50,7 @@ from hf_mlnmt.search.cpu.native import (
 )
 from hf_mlnmt.search.decoder import read_source
 
-ACTIVATIONS: dict[type, int] = {nn.ReLU: RELU, nn.SiLU: SWISH}  # that search.c knows
+ACTIVATIONS: dict[type, int] = {nn.ReLU: RELU, nn.SiLU: SWISH}  # the activations that search.c knows
 LINEARS = (nn.Linear, Int8Linear)  # layers whose weights are used without a call; an adapter is none of them
 
 

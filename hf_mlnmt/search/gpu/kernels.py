@@ -27,7 +27,7 @@ logger = logging.get_logger(__name__)
 
 TILE = 2048  # of the vocabulary, read at once
 MOST_PARTS = 64  # of a row; a power of 2
-PROGRAMS = 1024  # that keep a card busy
+PROGRAMS = 1024  # so many keep a card busy
 ENTRIES, WARPS = 512, 2  # candidates of a sentence that are looked at at once, and by how many warps
 MOST_CANDIDATES, MOST_BEAMS = 64, 32
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -46,7 +46,7 @@ def kernel(function: Any) -> Any:
     import triton
 
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
-    names = [name for name in names if name not in function.__annotations__]  # those are constants
+    names = [name for name in names if name not in function.__annotations__]  # an annotation makes a constant
     others = [name for name in names if name not in ALIGNED]
     counts = [name for name in names if name in COUNTS]
     return triton.jit(function, do_not_specialize=counts, do_not_specialize_on_alignment=others)
@@ -171,11 +171,11 @@ def _beams_kernel(
         top = tl.max(tops, 1)
         zero = tl.where(top == float("-inf"), 0.0, top)
         total = tl.sum(tl.load(totals + part, mask=is_part, other=0.0) * tl.exp(tops - zero[:, None]), 1)
-        log_sum = zero + tl.log(tl.where(total > 0, total, 1.0))  # of a row of -inf alone 0, so that nothing is NaN
+        log_sum = zero + tl.log(tl.where(total > 0, total, 1.0))  # 0 for a row of -inf, so that nothing is NaN
         if changed:
             log_sum = tl.where(tl.load(forced + now), 0.0, log_sum)  # the table's row is log P then
 
-    # The best candidates, as `Stage.candidates` orders them.
+    # (1) The best candidates, in the order of `Stage.choose_beams`.
     slots = tl.arange(0, wide)
     found = _empty(slots, count)
     worst = tl.min(found, 0)
@@ -199,24 +199,20 @@ def _beams_kernel(
     number = tl.where(is_candidate, _number(found), 0)
     over = (tl.load(is_end + number % vocabulary, mask=is_candidate, other=0) != 0) | (now >= tl.load(final))
 
-    # `Hypotheses.finish`
+    # (2) `Hypotheses.finish`
     is_open = tl.load(open_ + sentence) != 0
     old = tl.load(best + mine, mask=real, other=float("-inf"))
     old_last = tl.load(last + mine, mask=real, other=-1)
     ended = tl.where(over & is_open, tl.div_rn(sums, tl.load(length_penalties + 2 * now)), float("-inf"))
     old_key = tl.where(real, _key(old, beam), LOWEST)
     new_key = tl.where(slots < width, _key(ended, width + slots), LOWEST)
-    old_rank = _above(old_key, old_key) + _above(old_key, new_key)
-    new_rank = _above(new_key, new_key) + _above(new_key, old_key)
-    # Places behind the real ones have the rank of all that are real: no lane.
-    kept = _ordered(old, tl.where(real, old_rank, -1), beam) + _ordered(
-        ended, tl.where(slots < width, new_rank, -1), beam
-    )
-    kept_last = _ordered(old_last, tl.where(real, old_rank, -1), beam) + _ordered(
-        number + tl.load(first_candidate), tl.where(slots < width, new_rank, -1), beam
-    )
+    # Places behind the real ones would have the rank of all that are real: no lane.
+    old_rank = tl.where(real, _above(old_key, old_key) + _above(old_key, new_key), -1)
+    new_rank = tl.where(slots < width, _above(new_key, new_key) + _above(new_key, old_key), -1)
+    kept = _ordered(old, old_rank, beam) + _ordered(ended, new_rank, beam)
+    kept_last = _ordered(old_last, old_rank, beam) + _ordered(number + tl.load(first_candidate), new_rank, beam)
 
-    # `Hypotheses.go_on` and `close`
+    # (3) `Hypotheses.go_on`, (4) `Hypotheses.close`
     onward = sums + tl.where(over, -1.0e9, 0.0)
     rank = tl.where(is_candidate, _key(onward, slots), LOWEST)
     rank = tl.where(is_candidate, _above(rank, rank), -1)
@@ -261,7 +257,7 @@ def read(stage: Any, scores: Tensor) -> Read:
     highest, totals = logits.new_empty(2, rows, parts, dtype=torch.float32).unbind()
     keys = stage.tokens.new_empty(rows, parts, count)
     changes = [stage.tokens] * 3
-    for table in stage.processors:  # one at most
+    for table in stage.processors:  # one table at most
         changes = [table.rows, table.row_of, table.forced]
     _read_kernel[(rows, parts)](
         logits, stride, readable(logits, stride), *changes, stage.clock.step, highest, totals, keys, vocabulary, tiles,

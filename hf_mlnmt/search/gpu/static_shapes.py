@@ -37,6 +37,7 @@ from transformers.utils import logging
 
 from hf_mlnmt.common import matmul_backends
 from hf_mlnmt.modeling.bridge import BridgeForConditionalGeneration
+from hf_mlnmt.modeling.linear import is_asynchronous
 from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search import hypotheses
 from hf_mlnmt.search.cache import BeamCache, BeamStateLayer, Fixed, FixedSourceCacheLayer, put, put_rows
@@ -51,8 +52,8 @@ logger = logging.get_logger(__name__)
 
 KNOWN = (Greedy, Draws, DrawsByRow, BeamSearch)  # search strategies
 LATE = 2  # steps after which Python reads how many sentences are open
-FEWEST_STEPS = 32  # that there are slots for
-SHORTEST = 16  # positions that there are for a source
+FEWEST_STEPS = 32  # for which there are always slots
+SHORTEST = 16  # positions that there always are for a source
 FEW_ROWS = 160  # sentences x beams up to which a step takes the same time as with fewer
 SMALLER = 4  # how many times smaller the next size is, which sentences go on in
 KEPT_SHARE = 0.25  # of the memory that is free without them: so much the kept sizes of a model may take
@@ -72,7 +73,7 @@ class Size(NamedTuple):
         return 1 + self.steps * self.width
 
 
-def rounded(count: int) -> int:
+def size_for(count: int) -> int:
     """Returns the next of 1, 2, 3, 4, 6, 8, 12, 16, 24 ...: at most a third of it is empty."""
     size = 1
     while size < count:
@@ -82,7 +83,7 @@ def rounded(count: int) -> int:
 
 def first_steps(source: int) -> int:
     """Returns how many steps there are slots for at first, with so many positions of the source."""
-    return max(FEWEST_STEPS, rounded(source + source // 2))
+    return max(FEWEST_STEPS, size_for(source + source // 2))
 
 
 def fewer_sentences(size: Size, left: int) -> int:
@@ -93,10 +94,12 @@ def fewer_sentences(size: Size, left: int) -> int:
     return count
 
 
-def why_not(decoder: Any, choice: type[SearchStrategy], rules: Rules) -> str | None:
+def why_not(decoder: Any, strategy: type[SearchStrategy], rules: Rules, prompt: Tensor) -> str | None:
     """Names something that these steps do not know, or returns None."""
-    if choice not in KNOWN:
-        return f"the choice {choice.__name__}"
+    if not is_asynchronous(prompt):
+        return "the device is a CPU"
+    if strategy not in KNOWN:
+        return f"the search strategy {strategy.__name__}"
     if type(decoder) is not TransformerDecoder:
         return f"the decoder {type(decoder).__name__}"
     if decoder.family is None or isinstance(decoder.model, BridgeForConditionalGeneration):
@@ -111,7 +114,7 @@ def why_not(decoder: Any, choice: type[SearchStrategy], rules: Rules) -> str | N
     if rules.max_length is None:
         return "no greatest length"
     device = decoder.model.device
-    if issubclass(choice, Draws) and device.type not in ("cpu", "cuda"):
+    if issubclass(strategy, Draws) and device.type not in ("cpu", "cuda"):
         return f"draws on {device.type}"
     seen = known(decoder.model, again=False)
     if len({weight.device for weight in seen.weights}) > 1:
@@ -159,7 +162,7 @@ class StaticTransformer:
         self.hidden = torch.finfo(dtype).min
         self.steps_mask = torch.empty(size.sentences, 1, size.width, size.slots, dtype=dtype, device=device)
         self.history_mask = self.steps_mask
-        self.places = [clock.slots]  # that are filled next
+        self.places = [clock.slots]  # the slots that are filled next
         self.cache = BeamCache(decoder.kinds, lambda: Fixed(size.slots, self.places), FixedSourceCacheLayer)
         self.layers: list[Any] = self.cache.target_layers
         self.stateful: list[Any] = [layer for layer in self.layers if isinstance(layer, BeamStateLayer)]
@@ -226,7 +229,7 @@ class StaticTransformer:
             to.keep()
             to.of_beams = True
             for name, kept in getattr(layer, "kept_of_source", {}).items():
-                is_mask = kept.dtype == torch.bool  # which has True behind a source
+                is_mask = kept.dtype == torch.bool  # the mask has True behind a source
                 kept = fitted(~kept, rows, length, -1).logical_not() if is_mask else fitted(kept, rows, length, -1)
                 to.kept_of_source[name] = put(to.kept_of_source.get(name), kept)
         for index, done in self.cache.is_updated.items():
@@ -278,20 +281,19 @@ class Stage:
     A candidate's number is (step x width + its beam) x vocabulary + its token.
     """
 
-    def __init__(self, decoder: Any, choice: Any, size: Size, rules: Rules, config: Any, key: Any):
-        self.choice, self.size, self.key, self.normalized = choice, size, key, decoder.normalized
+    def __init__(self, decoder: Any, strategy: Any, size: Size, rules: Rules, config: Any, key: Any):
+        self.strategy, self.size, self.key, self.normalized = strategy, size, key, decoder.normalized
         device, shape = decoder.model.device, (size.sentences, size.width)
-        self.device, self.draws = device, issubclass(choice, Draws)
+        self.device, self.draws = device, issubclass(strategy, Draws)
         self.num_beams = config.num_beams if config.num_beams > 1 else 0
         self.vocabulary = decoder.model.config.target_vocab_size
         self.count = rules.candidates(self.num_beams)
-        assert rules.by_length is not None
         self.processors = [
             part if type(part) in OF_SCORES else LengthTable(part, size.steps + 1, self.vocabulary, device)
             for part in grouped(rules.by_length)
         ]
         tables = all(isinstance(part, LengthTable) for part in self.processors)
-        by_kernels = self.num_beams and tables and len(self.processors) < 2  # which know of one table of changes
+        by_kernels = self.num_beams and tables and len(self.processors) < 2  # kernels know one table
         self.kernels = kernels_for(decoder.model, self.num_beams, self.count) if by_kernels else None
         self.head = padded_head(decoder.model) if self.kernels else None
         self.clock = Clock(size, size.width * self.vocabulary, device)
@@ -310,9 +312,8 @@ class Stage:
         self.final = torch.zeros(1, **long)  # the step with which all ends
         self.rows = torch.arange(size.sentences, **long).view(-1, 1) * size.width  # the first of each sentence
         self.origins = torch.zeros(shape, **long)  # of each beam, as such a row
-        self.noise = torch.zeros(
-            (*shape, self.vocabulary if choice.each_word else 1) if self.draws else 0, device=device
-        )
+        numbers = self.vocabulary if self.draws and strategy.each_word else 1  # that a token is drawn by
+        self.noise = torch.zeros((*shape, numbers) if self.draws else 0, device=device)
         self.length_penalties = torch.zeros(size.steps + 1, 2, device=device)  # of finished and of open hypotheses
         self.prompt = torch.zeros(size.sentences, 1, **long)
         self.is_real = torch.zeros(size.sentences, dtype=torch.bool, device=device)
@@ -330,8 +331,6 @@ class Stage:
 
     def limit(self, rules: Rules, config: Any) -> None:
         """Writes what depends on the length, for each step, into tables on the device."""
-        assert rules.by_length is not None
-        assert rules.max_length is not None
         if self.limited is not None and all(map(is_, self.limited, (rules, config))):
             return
         self.limited = rules, config
@@ -413,30 +412,26 @@ class Stage:
 
     def choose_beams(self, scores: Tensor) -> None:
         """Computes `BeamSearch.step`."""
-        log_probs = scores if self.normalized else torch.log_softmax(scores, -1)
+        log_probs = scores if self.normalized else torch.log_softmax(scores, -1)  # (1)
         sums, numbers = (self.process(log_probs) + self.found.running.unsqueeze(-1)).flatten(1).topk(self.count)
         last, beams = self.are_last(numbers % self.vocabulary), self.num_beams
         penalty, hope = self.length_penalties.index_select(0, self.clock.step).unbind(1)
         newest = numbers[:, :beams] + self.clock.first_candidate
-        self.found.finish(sums[:, :beams], newest, last[:, :beams], penalty)
-        chosen = numbers.gather(1, self.found.go_on(sums, last))
-        self.found.close(self.found.running[:, 0], hope)
-        self.write(chosen)
+        self.found.finish(sums[:, :beams], newest, last[:, :beams], penalty)  # (2)
+        chosen = numbers.gather(1, self.found.go_on(sums, last))  # (3)
+        self.found.close(self.found.running[:, 0], hope)  # (4)
+        self.table.index_copy_(0, self.clock.step, chosen.unsqueeze(0))
         torch.remainder(chosen, self.vocabulary, out=self.tokens)
         torch.add(self.rows, chosen // self.vocabulary, out=self.origins)
 
     def choose_tokens(self, scores: Tensor) -> None:
         """Computes `Greedy.step`, or that of `Draws`."""
         scores = self.process(scores)
-        tokens = self.choice.pick(scores, self.noise) if self.draws else scores.argmax(-1)
+        tokens = self.strategy.pick(scores, self.noise) if self.draws else scores.argmax(-1)
         tokens = self.found.padded(tokens) if self.padded else tokens
         self.tokens.copy_(tokens)
-        self.write(tokens)
+        self.table.index_copy_(0, self.clock.step, tokens.unsqueeze(0))
         self.found.close(self.are_last(tokens))
-
-    def write(self, chosen: Tensor) -> None:
-        """Writes what was chosen (sentences, width) into the table."""
-        self.table.index_copy_(0, self.clock.step, chosen.unsqueeze(0))
 
     def run(self) -> None:
         """Takes a step: the first one as it is, later ones by the graph, which is captured at the second.
@@ -547,26 +542,25 @@ _KEEPING, _CAPTURING = Lock(), Lock()
 _CAPTURE_STREAMS: dict[Any, Any] = {}  # one for each stream: graphs that run at the same time share no workspace
 
 
-def stage_of(decoder: Any, choice: Any, size: Size, rules: Rules, config: Any, asked: Any) -> Stage:
-    """Returns a stage of this size, for this search alone: one that was kept with the model, or a new one.
+def stage_of(decoder: Any, strategy: Any, size: Size, rules: Rules, config: Any, asked: Any) -> Stage:
+    """Returns a stage of this size, for this search alone (others may run beside or inside it): kept, or a new one.
 
     asked: what `asked_of` returns.
     """
     with _KEEPING:
         stage = _STAGES.setdefault(decoder.model, OrderedDict()).pop((size, *asked), None)
-    stage = stage or Stage(decoder, choice, size, rules, config, (size, *asked))
+    stage = stage or Stage(decoder, strategy, size, rules, config, (size, *asked))
     stage.decoder = decoder
     stage.limit(rules, config)
     return stage
 
 
-def asked_of(decoder: Any, choice: Any, rules: Rules, config: Any) -> tuple[str, int, int]:
-    """Returns what stages have in common that one search can use: what is computed, the model's state, the stream."""
-    assert rules.by_length is not None
+def asked_of(decoder: Any, strategy: Any, rules: Rules, config: Any) -> tuple[str, int, int]:
+    """Returns what decides, beside the size, whether a search can use a stage: what is computed, model, stream."""
     pad = None if config._pad_token_tensor is None else config._pad_token_tensor.tolist()
     more = {name: value for name, value in getattr(decoder, "arguments", {}).items() if not callable(value)}
     changes = [p[:3] if isinstance(p, Change) else (type(p).__name__, vars(p)) for p in rules.by_length]
-    asked: tuple[Any, ...] = choice, config.num_beams, config.early_stopping is True, rules.ends, changes, pad, more
+    asked: tuple[Any, ...] = strategy, config.num_beams, config.early_stopping is True, rules.ends, changes, pad, more
     model, device = decoder.model, decoder.model.device
     cast = torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type)
     asked += cast, model.config._attn_implementation
@@ -603,7 +597,7 @@ def free_bytes(device: torch.device) -> float:
 
 
 class Generator:
-    """The random numbers of a search, which are those of choices.Draws: for all sentences, also ended ones.
+    """The random numbers of a search, which are those of `strategies.Draws`: for all sentences, also ended ones.
 
     Python is some steps ahead of the end, so the generator goes back to where it was behind the last step that counts.
     """
@@ -616,7 +610,7 @@ class Generator:
 
     def draw(self, stage: Stage, ids: Tensor) -> None:
         """Draws those of the sentences `ids` into the stage."""
-        noise = stage.choice.noise(self.sentences * stage.size.width, stage.vocabulary, stage.device)
+        noise = stage.strategy.noise(self.sentences * stage.size.width, stage.vocabulary, stage.device)
         torch.index_select(noise.view(self.sentences, *stage.noise.shape[1:]), 0, ids, out=stage.noise)
         self.states.append(self.generator.get_state())
 
@@ -625,19 +619,19 @@ class Generator:
         self.generator.set_state(self.states[steps - 1])
 
 
-def search(decoder: Any, choice: Any, source: SourceTokens, prompt: Tensor, rules: Rules, config: Any) -> Any:
+def search(decoder: Any, strategy: Any, source: SourceTokens, prompt: Tensor, rules: Rules, config: Any) -> Any:
     """Searches as loop.search does, and returns what generate() returns.
 
     Args:
-        decoder, choice: those that `why_not` lets pass. source: of every sentence. prompt: (sentences, 1).
+        decoder, strategy: those that `why_not` lets pass. source: of every sentence. prompt: (sentences, 1).
         config: the generation config as generate() prepares it.
     """
     width = config.num_beams if config.num_beams > 1 else config.num_return_sequences
     record = Record(prompt, width, config)
-    draws = Generator(len(prompt), prompt.device) if issubclass(choice, Draws) else None
+    draws = Generator(len(prompt), prompt.device) if issubclass(strategy, Draws) else None
     # Streams, events and graphs are those of the model's card, whichever is the current one.
     with torch.inference_mode(), torch.cuda.device(prompt.device) if prompt.is_cuda else nullcontext():
-        lefts = _run(decoder, choice, source, prompt, rules, record, draws)
+        lefts = _run(decoder, strategy, source, prompt, rules, record, draws)
     if config.num_beams > 1:
         return record.beams()
     total = next((number for number, left in enumerate(lefts, start=1) if not left), len(lefts))
@@ -648,16 +642,15 @@ def search(decoder: Any, choice: Any, source: SourceTokens, prompt: Tensor, rule
 
 
 def _run(
-    decoder: Any, choice: Any, source: SourceTokens, prompt: Tensor, rules: Rules, record: Record, draws: Any
+    decoder: Any, strategy: Any, source: SourceTokens, prompt: Tensor, rules: Rules, record: Record, draws: Any
 ) -> list[int]:
     """Runs all steps, which go to the record, and returns how many sentences were open behind each."""
-    assert rules.max_length is not None
     config, real, longest = record.config, len(prompt), rules.max_length - 1
     length = _source_length(decoder, source)
-    steps = min(rounded(longest), first_steps(length))
-    asked, ids = asked_of(decoder, choice, rules, config), torch.arange(real, device=prompt.device)
-    size = Size(rounded(real), record.width, length, steps)
-    stage = stage_of(decoder, choice, size, rules, config, asked)
+    steps = min(size_for(longest), first_steps(length))
+    asked, ids = asked_of(decoder, strategy, rules, config), torch.arange(real, device=prompt.device)
+    size = Size(size_for(real), record.width, length, steps)
+    stage = stage_of(decoder, strategy, size, rules, config, asked)
     filled = _filled(ids, size.sentences)  # the sentence in each row of the stage; those behind `real` are copies
     lefts: list[int] = []
     arriving: deque[Callable[[], int]] = deque()
@@ -686,10 +679,10 @@ def _run(
                 break
             _write(record, stage, ids, first, done)
             ids, real, first = ids[rows], len(rows), done
-            steps = min(rounded(longest), 2 * stage.size.steps) if full else stage.size.steps
-            size = stage.size._replace(sentences=rounded(real) if full else fewer, steps=steps)
+            steps = min(size_for(longest), 2 * stage.size.steps) if full else stage.size.steps
+            size = stage.size._replace(sentences=size_for(real) if full else fewer, steps=steps)
             filled = _filled(ids, size.sentences)
-            before, stage = stage, stage_of(decoder, choice, size, rules, config, asked)
+            before, stage = stage, stage_of(decoder, strategy, size, rules, config, asked)
             before.move_to(stage, _filled(rows, size.sentences), real)
             keep_stage(before)
     _write(record, stage, ids, first, done)
