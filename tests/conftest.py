@@ -18,6 +18,8 @@ import pytest
 import typer.testing
 from hypothesis import HealthCheck, settings
 
+# Of a command with all its verbs parameters and help are made once, not at each call, which takes a tenth of a second.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 gc.set_threshold(50_000, 20, 20)  # the collector need not look as often as it does by itself
 pytest_plugins = ["helpers.fixtures"]
 typer.testing._get_command = functools.cache(typer.testing._get_command)  # all verbs and options: 60 ms of each call
