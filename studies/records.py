@@ -25,10 +25,10 @@ from hf_mlnmt.evaluation.comparison import read_comparison
 from hf_mlnmt.recipe.reading import Recipe, find_recipe, read_recipe
 from hf_mlnmt.reports import Facts, build_card
 from hf_mlnmt.reports.facts import languages_of_results, load_results
-from hf_mlnmt.reports.parameters import model_of_config
 from hf_mlnmt.training.model_making import config_of_recipe
 from hf_mlnmt.training.preflight import expected_tokenizers
 from hf_mlnmt.zoo.records import BASELINE, records_root, results_of, setups
+from hf_mlnmt.zoo.systems import find_system
 
 
 def recipe_of(setup: str, system: str) -> Recipe:
@@ -59,14 +59,20 @@ def trained_here(root: Path) -> Iterator[tuple[str, str]]:
             yield setup, system
 
 
-def config_text(config: Any) -> str:
+def model_class_of(recipe: Recipe) -> Any:
+    """The class of its model."""
+    return find_system(recipe.model.system).architecture.head_class
+
+
+def config_text(recipe: Recipe) -> str:
     """The fields of our config classes, sorted, and the model's class."""
     from hf_mlnmt.modeling.configuration import StackConfig
 
+    config = config_of(recipe)
     ours = [kind for kind in type(config).__mro__ if issubclass(kind, StackConfig)]
     names = {name for kind in ours for name in inspect.get_annotations(kind)} | {"model_type"}
     content = {name: value for name, value in sorted(config.to_dict().items()) if name in names}
-    content["architectures"] = [type(model_of_config(config)).__name__]
+    content["architectures"] = [model_class_of(recipe).__name__]
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -79,13 +85,12 @@ def card(setup: str, system: str, root: Path) -> str:
     """The card of a model that was trained here and is not published."""
     recipe, paths = recipe_of(setup, system), results_of(setup, system, root)
     results, config = [load_results(path) for path in paths], config_of(recipe)
-    model = model_of_config(config)
     compared = [folder for folder in comparisons(root) if any(folder.glob(f"{recipe.stem}.seed*.json"))]
     return build_card(
         Facts(
             name=recipe.stem,
             config=config,
-            model_class=type(model),
+            model_class=model_class_of(recipe),
             results=results,
             languages=languages_of_results(results[0]),
             codes=tuple(recipe.tokenizer.languages),
@@ -102,7 +107,7 @@ def records(root: str | Path | None = None) -> dict[Path, str]:
     """The files as they should be."""
     folder, found = Path(root) if root is not None else records_root(), {}
     for setup, system in trained_here(folder):
-        found[folder / "modeling" / setup / f"{system}.json"] = config_text(config_of(recipe_of(setup, system)))
+        found[folder / "modeling" / setup / f"{system}.json"] = config_text(recipe_of(setup, system))
         found[folder / "model_cards" / setup / f"{system}.md"] = card(setup, system, folder)
     return found
 

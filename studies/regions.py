@@ -106,10 +106,9 @@ def region(name: str, root: Path, folder: Path, where: str = "report") -> str:
         return models_table(root).markdown()
     if name == "front":
         return f"{front_table(root).markdown()}\n\n{LEGEND}"
-    ours = _ours(root, link)
     if name == "published":
-        return _published(ours)
-    if kind == "published" and rest in (tables := setup_tables(ours)):
+        return _published(_ours(root, link))
+    if kind == "published" and rest in (tables := setup_tables(_ours(root, link))):
         return tables[rest].markdown()
     if kind == "printed" and rest in printed_tables():
         return printed_tables()[rest].table().markdown()
@@ -126,7 +125,7 @@ def region(name: str, root: Path, folder: Path, where: str = "report") -> str:
         "keys",
         "settings",
         "published",
-        *(f"published:{one}" for one in setup_tables(ours)),
+        *(f"published:{one}" for one in setup_tables({})),
     ]
     known += [*(f"printed:{one}" for one in printed_tables()), *(f"study:{one}" for one in STUDIES)]
     known += [f"{part}:{one}" for part in ("systems", "claims") for one in compared]

@@ -5,6 +5,7 @@ A test that names `member` or `model` runs over every system of the zoo, some ov
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
@@ -14,10 +15,14 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
+import typer.testing
 from hypothesis import HealthCheck, settings
 
+# Of a command with all its verbs parameters and help are made once, not at each call, which takes a tenth of a second.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 gc.set_threshold(50_000, 20, 20)  # the collector need not look as often as it does by itself
 pytest_plugins = ["helpers.fixtures"]
+typer.testing._get_command = functools.cache(typer.testing._get_command)  # all verbs and options: 60 ms of each call
 
 
 def pytest_configure(config: pytest.Config):
@@ -64,8 +69,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc):
 
 @pytest.fixture
 def model(member):
-    """A fresh float64 model with large random weights."""
-    return member.model()
+    """The member's float64 model with large random weights, the same one for all tests that change none of them."""
+    from helpers.contract import lent
+
+    with lent(member) as model:
+        yield model
+
+
+@pytest.fixture
+def full(member):
+    """The logits of forced decoding of `batch`, without a cache."""
+    from helpers.contract import forced_logits
+
+    return forced_logits(member)
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1] / "hf_mlnmt"
+from helpers.package_code import FILES, nodes_of
+
 VERBS = frozenset(
     """
     accept add adjust advance align allocate allow answer append apply ask assemble assign attach attend average
@@ -36,9 +36,9 @@ FRAGMENTS = frozenset(
 )
 
 
-def docstrings(path: Path) -> Iterator[tuple[int, str, str]]:
+def docstrings(file: str) -> Iterator[tuple[int, str, str]]:
     """Yields line, kind (function, class or file) and text of each docstring of a file."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_of(file):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)):
             kind = {ast.ClassDef: "class", ast.Module: "file"}.get(type(node), "function")
             yield from [(node.body[0].lineno, kind, text)] if (text := ast.get_docstring(node)) else []
@@ -52,9 +52,9 @@ def begins_well(kind: str, text: str) -> bool:
 
 def test_docstrings_begin_with_what_the_thing_does_or_returns():
     found = [
-        (begins_well(kind, text), f"{path.relative_to(PACKAGE)}:{line}: {text.splitlines()[0]}")
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for line, kind, text in docstrings(path)
+        (begins_well(kind, text), f"{file}:{line}: {text.splitlines()[0]}")
+        for file in FILES
+        for line, kind, text in docstrings(file)
     ]
     others = [where for good, where in found if not good]
     assert len(others) <= 0.05 * len(found), "\n".join(others)

@@ -7,11 +7,11 @@ import os
 from importlib import import_module
 
 import pytest
+from helpers.package_code import FILES, nodes_of
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.keys import REQUIRED, variable
 from hf_mlnmt.training import processes
-from tests.test_rooms import FILES, tree_of
 
 KINDS = {"str": str, "int": int, "bool": bool, "list": list}
 NO_WORDS = {int: ("x", "-1", "1.5", "٣x", "1 2"), bool: ("x", "2", "-1"), list: ("'cc", 'gcc "'), tuple: ("x", "0")}
@@ -32,7 +32,7 @@ def calls():
     """(file, name, kind) of the variables that the package reads by their names."""
     for file in FILES:
         module = f"hf_mlnmt.{file.removesuffix('.py').replace('/', '.')}"
-        for node in ast.walk(tree_of(file)):
+        for node in nodes_of(file):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "variable":
                 name = node.args[0]
                 if isinstance(name, ast.Name) and name.id.isupper():
@@ -56,7 +56,7 @@ def test_the_environment_is_read_at_one_place():
     assert len(names) > 15
     assert {"CC", "RANK", "HF_MLNMT_NATIVE", "HF_MLNMT_PARENT"} <= names
     for file in FILES:
-        for node in ast.walk(tree_of(file)):
+        for node in nodes_of(file):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("os.environ.get", "os.getenv"):
                 assert file == "common/keys.py", ast.unparse(node)
             if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "os.environ":

@@ -7,7 +7,8 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1] / "hf_mlnmt"
+from helpers.package_code import FILES, PACKAGE, nodes_of
+
 # From the ground up; a room may import those before it, its own files, and nothing else of the package.
 FLOORS = ["modeling", "common"]
 FLOORS += ["search", "zoo", "data", "convert", "generation", "documents", "evaluation"]
@@ -33,25 +34,19 @@ CEILINGS = {
     "training": (7_580, 27),
     "zoo": (600, 4),
 }
-TOTAL, TESTS = 57_980, 52_330
+TOTAL, TESTS = 57_990, 52_330
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
-FILES = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")]
-
-
-@functools.cache
-def tree_of(file: str) -> ast.Module:
-    return ast.parse((PACKAGE / file).read_text("utf-8"))
 
 
 def room_of(file: str) -> str:
     return file.split("/")[0].removesuffix(".py")
 
 
-def imports(file: str) -> Iterator[tuple[str, str, str]]:
+@functools.cache
+def imports(file: str) -> list[tuple[str, str, str]]:
     """(module, name, the name it has here) of everything that is imported from the package, in functions too."""
-    for node in ast.walk(tree_of(file)):
-        yield from imported_by(node, file)
+    return [one for node in nodes_of(file) for one in imported_by(node, file)]
 
 
 def imported_by(node: ast.AST, file: str) -> list[tuple[str, str, str]]:
@@ -70,11 +65,11 @@ def files_imported(file: str) -> Iterator[str]:
     """The package's files that a file imports, without what stands under TYPE_CHECKING."""
     only_types = {
         part
-        for node in ast.walk(tree_of(file))
+        for node in nodes_of(file)
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
         for part in ast.walk(node)
     }
-    for node in ast.walk(tree_of(file)):
+    for node in nodes_of(file):
         if isinstance(node, ast.Import | ast.ImportFrom) and node not in only_types:
             for module, name, _ in imported_by(node, file):
                 path = module.replace(".", "/").removeprefix("hf_mlnmt").removeprefix("/")
@@ -121,7 +116,7 @@ def test_the_package_imports_nothing_of_studies():
     """What only this project's pages and records need is no part of the package, and is not installed with it."""
     programs = {"studies", *(path.stem for path in (PACKAGE.parent / "studies").glob("*.py"))}
     for file in FILES:
-        for node in ast.walk(tree_of(file)):
+        for node in nodes_of(file):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
             assert not {name.split(".")[0] for name in names} & programs, file
@@ -158,7 +153,7 @@ def test_private_names_stay_private():
         for module, name, _ in imports(file):
             assert not name.startswith("_") or name.endswith("__"), f"{file} imports {name} of {module}"
         ours = {here for _, _, here in imports(file)}
-        for node in ast.walk(tree_of(file)):
+        for node in nodes_of(file):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ours:
                 private = node.attr.startswith("_") and not node.attr.endswith("__") and node.attr not in PUBLIC
                 assert not private, f"{file}, line {node.lineno}: {node.value.id}.{node.attr}"

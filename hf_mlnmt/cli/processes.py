@@ -52,6 +52,7 @@ def run_in_processes(count: int, arguments: list[str]) -> int:
     command = ["-m", "hf_mlnmt", *arguments]
     if count == 1:
         return _code(subprocess.run([sys.executable, *command]).returncode)
+    from torch.distributed import TCPStore
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -61,6 +62,8 @@ def run_in_processes(count: int, arguments: list[str]) -> int:
     os.environ[PARENT] = str(os.getpid())
     logging.disable(logging.ERROR)  # one message, not torchrun's dozens of lines
     before = {number: signal.getsignal(number) for number in SIGNALS}
+    # At any free port. c10d, torchrun's own way to one, takes seconds: it reads the stack's sources for its log.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, multi_tenant=True)
     with tempfile.TemporaryDirectory() as folder:
         config = LaunchConfig(
             min_nodes=1,
@@ -68,8 +71,9 @@ def run_in_processes(count: int, arguments: list[str]) -> int:
             nproc_per_node=count,
             logs_specs=DefaultLogsSpecs(folder, redirects=dict.fromkeys(range(1, count), Std.ALL)),
             run_id="hf-mlnmt",
-            rdzv_backend="c10d",
-            rdzv_endpoint="localhost:0",  # any free port
+            rdzv_backend="static",
+            rdzv_endpoint=f"127.0.0.1:{store.port}",
+            rdzv_configs={"rank": 0},
             local_addr="127.0.0.1",
             max_restarts=0,
             signals_to_handle=",".join(number.name for number in SIGNALS),

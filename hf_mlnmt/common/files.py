@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -245,8 +246,8 @@ _WORDS |= {bool: "true or false", None: "null", False: "false"}
 def misfit(value: Any, form: Form, place: str = "") -> str | None:
     """Returns how a JSON value differs from a form, "pairs.lines: expected a number, not null.", or None."""
     if isinstance(form, tuple):
-        problems = [misfit(value, each, place) for each in form]
-        return None if None in problems else problems[-1]
+        problems = list(takewhile(bool, (misfit(value, each, place) for each in form)))
+        return problems[-1] if len(problems) == len(form) else None
     kind = dict if isinstance(form, dict) else list if isinstance(form, list) else form
     if kind in (int, float):
         fits = isinstance(value, (int, kind)) and not isinstance(value, bool) and math.isfinite(value)

@@ -80,9 +80,8 @@ def draw(run: str | Path, path: Path) -> Path:
 
     Raises: UserError without matplotlib, or if the run has no metrics.
     """
-    drawn = figure({Path(run).name: read_metrics(run)})
     with atomic_path(path) as temporary:
-        drawn.savefig(temporary, format=path.suffix[1:], dpi=120)
+        figure({Path(run).name: read_metrics(run)}).savefig(temporary, format=path.suffix[1:], dpi=120)
     return path
 
 

@@ -35,7 +35,7 @@ STYLE: dict[str, Any] = {
     **dict.fromkeys(("font.size", "axes.titlesize", "figure.titlesize", "axes.labelsize"), 8),
     **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 7),
     "axes.linewidth": 0.6,
-    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon", "figure.autolayout"), False),
     "lines.linewidth": 1.2,
     "lines.markersize": 4,
     "grid.color": "#dddddd",
@@ -206,22 +206,30 @@ def caption(figure: Any, note: str) -> None:
 
 def save(figure: Any, folder: str | Path, stem: str) -> list[Path]:
     """Writes `stem`.png (300 dots an inch) and `stem`.svg; returns their paths."""
-    paths = []
-    for kind, options in (("png", {"dpi": 300}), ("svg", {"metadata": {"Date": None}})):
-        path = Path(folder) / f"{stem}.{kind}"
-        with style(), atomic_path(path) as temporary:
-            figure.savefig(temporary, format=kind, **options)
-        paths.append(path)
-    return paths
+    files: dict[str, Any] = {"png": {"dpi": 300}, "svg": {"metadata": {"Date": None}}}
+    with style(), _laid_out(figure):
+        for kind, options in files.items():
+            with atomic_path(Path(folder) / f"{stem}.{kind}") as temporary:
+                figure.savefig(temporary, format=kind, **options)
+    return [Path(folder) / f"{stem}.{kind}" for kind in files]
+
+
+@contextmanager
+def _laid_out(figure: Any) -> Iterator[None]:
+    """Context manager: the figure keeps its layout, which each file would compute anew, and draw twice for it."""
+    engine = figure.get_layout_engine()
+    engine.execute(figure)
+    figure.set_layout_engine(None)
+    yield
+    figure.set_layout_engine(engine)
 
 
 def svg_text(figure: Any) -> str:
     """Returns a figure as an <svg> element of an HTML page, black drawn in the colour of the page's text."""
     text = io.StringIO()
-    with style():
-        figure.savefig(
-            text, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        )
+    with style(), _laid_out(figure):
+        about = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(text, format="svg", transparent=True, metadata=about)
     _, tag, rest = text.getvalue().partition("<svg ")
     plain = re.sub(r'\bxmlns(:\w+)?="[^"]*"|(?<=<g) id="[^"]*"', "", rest)  # several figures stand in one page
     return f'{tag}role="img" {plain}'.replace("#000000", "currentColor").strip()

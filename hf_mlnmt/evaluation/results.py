@@ -11,6 +11,7 @@ file is read and written again. The number in the schema rises only if an old re
 
 from __future__ import annotations
 
+import functools
 import json
 import platform
 from collections.abc import Iterator, Mapping
@@ -41,6 +42,7 @@ FORM: Form = {
     **dict.fromkeys(("versions?", "decoding?", "significance?", "recipe?"), dict),
 }
 PACKAGES = ("torch", "transformers", "tokenizers", "sacrebleu", "sacremoses")
+installed = functools.cache(metadata.version)  # which parses a file
 
 
 @dataclass
@@ -176,7 +178,7 @@ def versions() -> dict[str, str]:
     known = {"python": platform.python_version(), "hf_mlnmt": __version__}
     for package in PACKAGES:
         try:
-            known[package] = metadata.version(package)
+            known[package] = installed(package)
         except metadata.PackageNotFoundError:
             continue
     return known

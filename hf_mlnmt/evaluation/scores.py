@@ -450,8 +450,10 @@ def coins(draw: np.random.Generator, trials: int, sentences: int) -> Iterator[np
 
 
 def products(times: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Computes times (samples, sentences) @ counts (sentences, numbers), exact in float64."""
-    return times.astype(np.float64) @ counts.astype(np.float64)  # type: ignore[no-any-return]
+    """Computes times (samples, sentences; the sum of a row at most that) @ counts (sentences, numbers), exactly."""
+    largest = float(np.abs(counts).max(initial=0)) * len(counts)
+    kind = np.float32 if largest < 2**24 and (counts == np.floor(counts)).all() else np.float64
+    return (times.astype(kind) @ counts.astype(kind)).astype(np.float64)  # type: ignore[no-any-return]
 
 
 def interval(metric: MetricName, counts: np.ndarray, samples: int, seed: int) -> tuple[float, float]:

@@ -8,7 +8,6 @@ sees, and Unicode's composed characters. No piece joins letters with punctuation
 import functools
 import io
 import json
-import sys
 import tempfile
 import unicodedata
 from collections.abc import Sequence
@@ -129,18 +128,16 @@ def _hexadecimal(text: str) -> str:
 
 def _normalisation() -> dict[str, str]:
     """Returns {characters: what our tokenizers replace them by} of all that they normalise."""
-    every = "".join(chr(number) for number in range(sys.maxunicode + 1) if not 0xD800 <= number < 0xE000)
+    # Without what writes nothing: halves of characters, planes that are empty or private.
+    every = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x40000), *range(0xE0000, 0xE1000)]))
     forms: set[str] = set()
-    for sign in every:
-        parts = unicodedata.decomposition(sign)
-        if parts and not parts.startswith(
-            "<"
-        ):  # in one step, and in all: a letter with two marks may have one of them joined
+    for sign, parts in zip(every, map(unicodedata.decomposition, every)):
+        if parts and parts[0] != "<":  # in one step, and in all: a letter with two marks may have one of them joined
             stepped = "".join(chr(int(part, 16)) for part in parts.split())
             forms |= {sign, stepped, unicodedata.normalize("NFD", sign)}
-        elif "\uac00" <= sign <= "\ud7a3":  # a Korean syllable, or its first two letters joined and the third
-            whole = unicodedata.normalize("NFD", sign)
-            forms |= {whole, unicodedata.normalize("NFC", whole[:2]) + whole[2:]}
+    for syllable in map(chr, range(0xAC00, 0xD7A4)):  # Korean, or its first two letters joined and the third
+        whole = unicodedata.normalize("NFD", syllable)
+        forms |= {whole, unicodedata.normalize("NFC", whole[:2]) + whole[2:]}
     rules = {form: unicodedata.normalize("NFC", form) for form in forms}
     rules |= dict.fromkeys(set(every) - set(without_invisible(every)), "")
     rules |= dict.fromkeys([*filter(str.isspace, every), "▁"], " ")

@@ -3,7 +3,7 @@
 import re
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +13,27 @@ _WINDOWS = re.compile(r"""(?<![\w])[A-Za-z]:\\[^\s"'<>|]+""")
 _HOME = re.compile(r"""(?<![\w:/.~<-])~/[\w.@+/~%-]+""")
 # What no published text may hold, wherever it was made: someone's home.
 _SOMEONES_HOME = re.compile(r"""(?<![\w:/.~<-])/(?:home|Users|root)/[\w.-]+|[A-Za-z]:\\\\?Users\\""")
+_TELLING = re.compile(r"[/\\]|hf_")  # without one of these a text has neither a path nor a token
 SECRET = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")
 
 
 def hide_paths(value: Any) -> Any:
     """Returns `value` (text, or JSON of any depth) with every absolute path cut to its last part, and tokens masked."""
+    return _hidden(value, [(_bounded(root), Path(root).name) for root in machine_roots()])
+
+
+def _hidden(value: Any, roots: Sequence[tuple[str, str]]) -> Any:
     if isinstance(value, dict):
-        return {hide_paths(key): hide_paths(item) for key, item in value.items()}
+        return {_hidden(key, roots): _hidden(item, roots) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [hide_paths(item) for item in value]
-    return _hide(value) if isinstance(value, str) else value
+        return [_hidden(item, roots) for item in value]
+    return _hide(value, roots) if isinstance(value, str) and _TELLING.search(value) else value
 
 
-def _hide(text: str) -> str:
-    for root in machine_roots():  # these may hold spaces, which the expressions below take for an end
-        text = re.sub(_bounded(root) + r"/?(?=[\s\"',;:)\]]|$)", Path(root).name, text)
-        text = re.sub(_bounded(root) + "/", "", text)
+def _hide(text: str, roots: Sequence[tuple[str, str]]) -> str:
+    for root, name in roots:  # these may hold spaces, which the expressions below take for an end
+        text = re.sub(root + r"/?(?=[\s\"',;:)\]]|$)", name, text)
+        text = re.sub(root + "/", "", text)
     for pattern in (_ABSOLUTE, _HOME):
         text = pattern.sub(lambda match: match[0].rstrip("/").rsplit("/", 1)[-1], text)
     text = _WINDOWS.sub(lambda match: match[0].rstrip("\\").rsplit("\\", 1)[-1], text)

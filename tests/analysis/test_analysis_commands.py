@@ -53,7 +53,7 @@ def check_figures(folder, *stems):
         assert b"<svg" in (folder / f"{stem}.svg").read_bytes()
 
 
-def test_attention_of_several_models(folders, files):
+def test_attention_of_several_models(folders, files, undraw):
     out = files / "out"
     models = [f"base={folders('transformer')}", f"dual={folders('full-dc')}"]
     common = ["-s", files / "src", "-t", files / "trg", "-o", out]
@@ -74,6 +74,7 @@ def test_attention_of_several_models(folders, files):
     maps = (out / "maps.source.dual.svg").read_text()
     assert "attention weight, dual" in maps
     assert "line 1 of src" in maps
+    undraw()
     run("analyse", "attention", models[1], *common, "-w", "distance", "-w", "maps", "--side", "decoder", "--layer", 1)
     decoder = contents(out, "distance.decoder")
     assert {row["range"] for row in decoder["rows"]} == {"printed"}
@@ -83,17 +84,8 @@ def test_attention_of_several_models(folders, files):
 def test_attention_of_one_family(folders, files):
     out = files / "out"
     common = ["-s", files / "src", "-o", out]
-    run(
-        "analyse",
-        "attention",
-        f"dual={folders('full-dc')}",
-        f"again={folders('full-dc')}",
-        *common,
-        "-w",
-        "divergence",
-        "--side",
-        "decoder",
-    )
+    models = [f"dual={folders('full-dc')}", f"again={folders('full-dc')}"]
+    run("analyse", "attention", *models, *common, "-w", "divergence", "--side", "decoder")
     assert [row["layer"] for row in contents(out, "divergence.decoder")["rows"]] == [1, 2, "mean"] * 2
     assert "again, kernel of " in (out / "divergence.decoder.layers.svg").read_text()
     run("analyse", "attention", f"aif={folders('ms-123-aif')}", *common, "-w", "dependency", "--sentence", 4)
@@ -164,7 +156,7 @@ def test_masking(folders, files):
         run("analyse", "masking", f"a={folders('m-10')}", "-s", files / "src", "-r", files / "short", "-o", out)
 
 
-def test_probe(folders, files, demo):
+def test_probe(folders, files, demo, undraw):
     out = files / "out"
     for side, language in enumerate(("en", "de")):
         short = [pair[side] for pair in demo["train"] if len(pair[side]) < 45]
@@ -180,6 +172,7 @@ def test_probe(folders, files, demo):
         (task, classifier) for task in ("length", "language") for classifier in ("mlp", "logistic")
     ]
     check_figures(out, "probing")
+    undraw()
     (files / "past_present.txt").write_text(
         "".join(f"{part}\t{label}\tA man {i} .\n" for part in ("tr", "va", "te") for label in "ab" for i in range(3))
     )
@@ -194,7 +187,7 @@ def test_probe(folders, files, demo):
         run(*common, "--task", "length", "--layer", 7)
 
 
-def test_outputs(folders, files):
+def test_outputs(folders, files, undraw):
     out = files / "out"
     (files / "new").write_text("\n".join(["The dog plays .", "Two women ride .", "", "A A A woman", "A man ."]) + "\n")
     common = ["-s", files / "src", "-r", files / "trg", "-o", out, "--bootstrap", 20]
@@ -207,6 +200,7 @@ def test_outputs(folders, files):
     assert {row["line"] for row in differences} == {2, 3, 4, 5}
     assert all(row["difference"] < 0 for row in differences)
     check_figures(out, "lengths", "statistics", "differences")
+    undraw()
     model = folders("transformer")
     run("compare", f"base={files / 'trg'}", *common, "--tokenizer", model, "--language-text", f"xx={files / 'new'}")
     assert contents(out, "lengths")["settings"]["unit"] == f"subwords of {model}"
@@ -245,7 +239,8 @@ def test_csv_and_names():
     assert file_name("m-10, layer 2/x") == "m-10--layer-2-x"
 
 
-def test_a_bridge_is_looked_at_between_the_two_languages_that_are_named(folders, files):
+def test_a_bridge_is_looked_at_between_the_two_languages_that_are_named(folders, files, undraw):
+    undraw()
     whole = AutoModelForSeq2SeqLM.from_pretrained(folders("bridge-transformer"))
     languages = {"source_languages": ["de", "en"], "target_languages": ["en", "fr"]}
     config = copy.deepcopy(whole.config)
@@ -256,7 +251,7 @@ def test_a_bridge_is_looked_at_between_the_two_languages_that_are_named(folders,
     model.pair("de", "fr").save_pretrained(files / "pair")
     for name in ("bridge", "pair"):
         copy_text_files(folders("bridge-transformer"), files / name)
-    arguments = ["-s", files / "src", "--what", "entropy", "--what", "maps", "--sample", "2", "-o"]
+    arguments = ["-s", files / "src", "--what", "entropy", "--sample", "2", "-o"]
     with pytest.raises(UserError, match=r"source_language: needed by this model. bridge knows: de, en"):
         run("analyse", "attention", files / "bridge", *arguments, files / "none")
     named = ["--from", "de", "--to", "fr"]

@@ -73,18 +73,8 @@ def test_the_command(tmp_path):
     pytest.importorskip("matplotlib")
     config_for("m-10", "tiny", vocab_size=50).save_pretrained(tmp_path / "own")
     small = ["--shape", "tiny", "--vocabulary", "50", "--tokens", "40", "--length", "5", "--batch", "2", "--steps", "1"]
-    arguments = [
-        "analyse",
-        "cost",
-        "transformer",
-        f"own={tmp_path}/own",
-        *small,
-        "--rounds",
-        "1",
-        "-o",
-        f"{tmp_path}/out",
-    ]
-    result = CliRunner().invoke(app, arguments)
+    arguments = ["transformer", f"own={tmp_path}/own", *small, "--rounds", "1", "-o", f"{tmp_path}/out"]
+    result = CliRunner().invoke(app, ["analyse", "cost", *arguments])
     assert result.exit_code == 0, result.output
     assert "measured on: " in result.output
     first, own = json.loads((tmp_path / "out" / "cost.json").read_text())["rows"]

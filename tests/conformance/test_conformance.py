@@ -107,7 +107,6 @@ OF_EACH_KIND = (
 OF_EACH_CLASS = (
     *OF_EACH_KIND,
     "test_can_be_initialized_on_meta",
-    "test_can_init_all_missing_weights",
     "test_config",
     "test_correct_missing_keys",
     "test_load_save_without_tied_weights",
@@ -119,6 +118,16 @@ OF_EACH_CLASS = (
 WHOLE = ("TransformerConfig", "RNNConfig", "BridgeConfig")
 # With `make test`: the baseline, whose methods the others have, LSTMs, and a decoder with a state of its own.
 ALWAYS = ("TransformerConfig", "RNNConfig", "DualContextConfig")
+
+# What tries Transformers' own keywords, and what tests/zoo has of every system: weights that are missing in a file, and
+# eager attention beside SDPA, of whose 25 forms three are run.
+LEFT_OUT = ("test_bc_torch_dtype", "test_can_init_all_missing_weights", "test_eager_matches_sdpa_inference_*")
+KEPT = ("*_9_fp32_*", "*_17_bf16_*", "*_24_*")
+OF_NONE: dict[str, Any] = {
+    name: None
+    for name in dir(UPSTREAM.ModelTesterMixin)
+    if any(fnmatch(name, pattern) for pattern in LEFT_OUT) and not any(fnmatch(name, pattern) for pattern in KEPT)
+}
 
 # They count self-attentions, choose their implementation, and want a gradient of the weights over the source.
 NOT_OF_LSTMS = (
@@ -154,7 +163,7 @@ def cases() -> dict[str, type]:
             continue
         config_class = kind[0]
         name = f"Test{config_class.__name__.removesuffix('Config')}"
-        leave_out = {}
+        leave_out = dict(OF_NONE)
         if config_class in classes or config_class.__name__ not in WHOLE:
             chosen = OF_EACH_CLASS
             if config_class in classes:
@@ -163,7 +172,7 @@ def cases() -> dict[str, type]:
                 x for x, value in vars(UPSTREAM.ModelTesterMixin).items() if x.startswith("test_") and callable(value)
             ]
             names.append("test_config")  # the others of such names are settings
-            leave_out = {x: None for x in names if not any(fnmatch(x, pattern) for pattern in chosen)}
+            leave_out |= {x: None for x in names if not any(fnmatch(x, pattern) for pattern in chosen)}
             if getattr(member.config(), "information_fusion", False):
                 leave_out["test_attention_outputs"] = None  # it counts the outputs, and auxiliary_states is one more
         if member.system in RECURRENT:
@@ -215,7 +224,9 @@ def causal_cases() -> dict[str, type]:
             def test_config(self):
                 self.config_tester.run_common_tests()
 
-        found[f"Test{architecture.prefix}"] = type(f"Test{architecture.prefix}", (Case,), {"__module__": __name__})
+        found[f"Test{architecture.prefix}"] = type(
+            f"Test{architecture.prefix}", (Case,), {"__module__": __name__, **OF_NONE}
+        )
     return found
 
 

@@ -38,45 +38,40 @@ def imported(original, tmp_path_factory):
     return folder
 
 
-def both(original, imported, name):
-    theirs = AutoModelForSeq2SeqLM.from_pretrained(original(name)).eval()
-    ours = AutoModelForSeq2SeqLM.from_pretrained(imported(name)).eval()
+@pytest.fixture(params=MAKERS)
+def both(request, original, imported):
+    """A model as it was and as it is here, and a batch of texts."""
+    theirs = AutoModelForSeq2SeqLM.from_pretrained(original(request.param)).eval()
+    ours = AutoModelForSeq2SeqLM.from_pretrained(imported(request.param)).eval()
     assert type(ours).__name__ == "TransformerForConditionalGeneration"
-    return theirs, ours
+    return theirs, ours, batch_of(imported(request.param))
 
 
 def batch_of(folder):
     return AutoTokenizer.from_pretrained(folder)(TEXTS, return_tensors="pt", padding=True)
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
-@pytest.mark.parametrize("name", MAKERS)
-def test_logits_are_the_originals(original, imported, name, dtype, bound):
-    theirs, ours = (model.to(dtype) for model in both(original, imported, name))
-    batch = batch_of(imported(name))
+def test_searches_find_the_same_and_logits_are_the_originals(both, monkeypatch):
+    """With the generation settings of the folder: forced tokens, bad words, lengths; only the beams are given."""
+    theirs, ours, batch = both
+    run = search.run
+    for beams in (1, 4):
+        calls = []
+        monkeypatch.setattr(search, "run", lambda *a, calls=calls: (calls.append(1), run(*a))[1])
+        options = {"num_beams": beams, "num_return_sequences": beams, "return_dict_in_generate": True}
+        a, b = theirs.generate(**batch, **options, output_scores=True), ours.generate(**batch, **options)
+        assert calls, "not the fast search"
+        assert a.sequences.tolist() == b.sequences.tolist()
+        if beams > 1:
+            assert_same(b.sequences_scores, a.sequences_scores, 1e-5)
+        assert len(set(map(tuple, a.sequences.tolist()))) > 2
     generator = torch.Generator().manual_seed(1)
     target = torch.randint(4, theirs.lm_head.weight.shape[0] - 1, (len(TEXTS), 20), generator=generator)
-    with torch.no_grad():
-        a, b = (model(**batch, decoder_input_ids=target).logits for model in (theirs, ours))
-    assert_same(b, a, bound * a.abs().max().item())
-    assert a.std() > 0.5
-
-
-@pytest.mark.parametrize("beams", [1, 4])
-@pytest.mark.parametrize("name", MAKERS)
-def test_searches_find_the_same(original, imported, name, beams, monkeypatch):
-    """With the generation settings of the folder: forced tokens, bad words, lengths; only the beams are given."""
-    theirs, ours = both(original, imported, name)
-    batch, calls = batch_of(imported(name)), []
-    run = search.run
-    monkeypatch.setattr(search, "run", lambda *a: (calls.append(1), run(*a))[1])
-    options = {"num_beams": beams, "num_return_sequences": beams, "return_dict_in_generate": True}
-    a, b = theirs.generate(**batch, **options, output_scores=True), ours.generate(**batch, **options)
-    assert calls, "not the fast search"
-    assert a.sequences.tolist() == b.sequences.tolist()
-    if beams > 1:
-        assert_same(b.sequences_scores, a.sequences_scores, 1e-5)
-    assert len(set(map(tuple, a.sequences.tolist()))) > 2
+    for dtype, bound in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
+        with torch.no_grad():
+            a, b = (model.to(dtype)(**batch, decoder_input_ids=target).logits for model in (theirs, ours))
+        assert_same(b, a, bound * a.abs().max().item())
+        assert a.std() > 0.5
 
 
 def test_an_import_by_itself_is_said_in_one_line(original, caplog):

@@ -77,7 +77,7 @@ def test_a_word_is_a_run_of_letters_or_of_others(trained):
 
 
 @pytest.mark.parametrize("byte_fallback", [True, False])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(parts=TEXTS)
 def test_without_dropout_nothing_changes(trained, byte_fallback, parts):
     tokenizer = trained["bpe", byte_fallback]
@@ -85,7 +85,7 @@ def test_without_dropout_nothing_changes(trained, byte_fallback, parts):
     assert recut(BPEDropout(tokenizer, 0.0), ids, random.Random(1)) == ids
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(parts=TEXTS)
 def test_the_text_stays(trained, parts):
     tokenizer = trained["bpe", True]

@@ -49,7 +49,7 @@ def as_read(tokenizer, text: str) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(parts=TEXTS)
 @example(parts=["\u0132", "\uff34\uff37\uff4f", " x\xb2"])
 def test_decode_of_encode_is_the_normalised_text(trained, kind, parts):
@@ -62,7 +62,7 @@ def test_decode_of_encode_is_the_normalised_text(trained, kind, parts):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(parts=TEXTS)
 def test_normalisation_is_what_the_documentation_says(trained, kind, parts):
     text = "".join(part for part in parts if all(unicodedata.category(character) != "Cn" for character in part))

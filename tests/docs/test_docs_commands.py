@@ -5,6 +5,7 @@ Of the trainings of a page the first runs, the others are checked by --dry-run.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
@@ -116,10 +117,14 @@ def reason(one: Command) -> str | None:
     return next((why for what, why in PARSED.items() if re.search(what, " ".join(one.words))), None)
 
 
+@functools.cache
+def whole_command() -> Any:
+    return get_command(app)
+
+
 def parse(words: list[str]) -> str:
     """Click reads the words whole, and runs nothing; returns the verb."""
-    command: Any = get_command(app)
-    verb = []
+    command, verb = whole_command(), []
     while hasattr(command, "commands"):
         assert words[0] in command.commands, f"no verb {words[0]}"
         verb.append(words[0])
@@ -192,6 +197,8 @@ def test_it_is_a_command_and_runs(one: Command, stand_ins: StandIns, here: Path,
     ):  # drawing takes half of the time, and has its tests
         pytest.importorskip("matplotlib", reason="pip install 'hf-mlnmt[analysis]'")
         monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, to, **how: Path(to).write_bytes(b""))
+    if verb == "analyse cost":  # a system beside the baseline
+        words = [word for word in words if word not in ("m-10", "ms-1")]
     if verb == "train":
         recipes(one, stand_ins)
         begun = ["encoder-cloze.multi30k-de/best", "pseudo-encoder.multi30k-en/best"] if "pretrained" in words else []

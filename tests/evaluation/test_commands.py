@@ -104,10 +104,11 @@ def test_several_references_one_protocol_one_metric(files: Path, systems, refere
 
 def test_without_a_language_there_is_no_classic_score_and_a_hint(files: Path) -> None:
     (files / "plain").write_bytes((files / "test.de").read_bytes())
-    text = run("evaluate", "-i", files / "a.txt", "-r", files / "plain", "--bootstrap", 0)
+    command = ("evaluate", "-i", files / "a.txt", "-r", files / "plain", "--bootstrap", 0, "-m", "bleu")
+    text = run(*command)
     assert "classic: lower-cased" not in text
     assert "--language" in text
-    assert "tok:moses-fr" in run("evaluate", "-i", files / "a.txt", "-r", files / "plain", "-l", "fr", "--bootstrap", 0)
+    assert "tok:moses-fr" in run(*command, "-l", "fr")
 
 
 def test_evaluate_a_model(files: Path, model: Path, pipeline, systems) -> None:
@@ -190,7 +191,7 @@ def test_compare_files_and_models(files: Path, model: Path, pipeline) -> None:
 def test_the_language_scored_is_the_one_translated_into(files: Path, model: Path, pipeline) -> None:
     """A multilingual model's French is not cut by German rules."""
     (files / "plain").write_bytes((files / "test.de").read_bytes())
-    common = ("-s", files / "source.en", "--bootstrap", 0)
+    common = ("-s", files / "source.en", "--bootstrap", 0, "-m", "bleu")
     assert "tok:moses-fr" in run("evaluate", model, "-r", files / "plain", "--to", "fr", *common)
     assert "tok:moses-fr" in run("evaluate", model, "-r", files / "plain", "--to", "fr_XX", *common)
     assert "tok:moses-de" in run("evaluate", model, "-r", files / "test.de", "--to", "deu_Latn", *common)
@@ -205,7 +206,7 @@ def test_the_language_scored_is_the_one_translated_into(files: Path, model: Path
 
 def test_a_language_that_moses_lacks_is_said(files: Path, caplog) -> None:
     for language, said in (("de", False), ("zz", True)):
-        run("evaluate", "-i", files / "a.txt", "-r", files / "test.de", "-l", language, "--bootstrap", 0)
+        run("evaluate", "-i", files / "a.txt", "-r", files / "test.de", "-l", language, "--bootstrap", 0, "-m", "bleu")
         assert ("no rules of its own" in caplog.text) == said
 
 

@@ -140,7 +140,8 @@ def test_arguments_that_make_no_comparison(tmp_path):
     assert text_files([("", "x.de"), ("", "y.de")], [("", "s")]) == {"x.de": TextFiles(("x.de", "y.de"), "s")}
 
 
-def test_the_command_with_seeds(files, tmp_path, references):
+def test_the_command_with_seeds(files, tmp_path, references, undraw):
+    undraw()
     for seed in (1, 2):
         for name, rate in (("a", 0.2), ("b", 0.4)):
             lines = disturb(references, rate, seed)

@@ -9,7 +9,7 @@ import pytest
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation import Protocol, score
-from hf_mlnmt.evaluation.scores import count_sentences, scores_of_sums
+from hf_mlnmt.evaluation.scores import count_sentences, products, scores_of_sums
 from hf_mlnmt.evaluation.significance import (
     bootstrap_test,
     compare_seeds,
@@ -23,6 +23,12 @@ from hf_mlnmt.evaluation.significance import (
 @pytest.fixture(scope="module")
 def counts(systems, references):
     return {name: count_sentences(systems[name], references) for name in "abc"}
+
+
+def test_sums_that_float32_lacks_are_exact():
+    counts = np.array([[2**24], [1], [0]])
+    assert products(np.ones((1, 3), bool), counts).tolist() == [[2**24 + 1]]
+    assert products(np.ones((1, 300), np.int64), np.full((300, 1), 200, np.uint8)).tolist() == [[60_000]]
 
 
 @pytest.mark.parametrize("protocol", ["cased", "classic"])

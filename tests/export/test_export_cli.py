@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import re
 import shutil
-from pathlib import Path
 
 import pytest
 import typer
-from helpers.export_toys import joint_tokenizer, toy_model, write_folder
+from helpers.export_toys import joint_tokenizer, run_page, toy_model, write_folder
 from helpers.fused_folders import write_fused
 from typer.testing import CliRunner
 
@@ -18,7 +16,6 @@ from hf_mlnmt.cli.export import export
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.export.check import Sentences, check_scores, compare_searches, generate, log_probabilities
 
-ROOT = Path(__file__).resolve().parents[2]
 app = typer.Typer()
 app.command()(export)
 
@@ -38,16 +35,21 @@ def refused(*arguments: object) -> str:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     tokenizers = joint_tokenizer()
-    return write_folder(tmp_path_factory.mktemp("export") / "model", tokenizers, toy_model(tokenizers))
+    return write_folder(
+        tmp_path_factory.mktemp("export") / "model", tokenizers, toy_model(tokenizers, encoder_layers=1)
+    )
 
 
-def test_it_prints_what_it_compared_and_replaces_its_own(folder, tmp_path):
+def test_it_prints_what_it_compared_and_replaces_its_own(folder, tmp_path, monkeypatch, capsys):
+    """What it writes is what docs/export.md reads."""
     pytest.importorskip("ctranslate2", reason="pip install 'hf-mlnmt[export]'")
     for _ in range(2):
-        output = run(folder, "--format", "ctranslate2", "--dtype", "int8", "--output", tmp_path / "out")
+        output = run(folder, "--format", "ctranslate2", "--dtype", "int8", "--output", tmp_path / "exported")
     assert "of the texts and" in output
     assert "largest difference of log probabilities" in output
-    assert output.strip().endswith(str(tmp_path / "out"))
+    assert output.strip().endswith(str(tmp_path / "exported"))
+    monkeypatch.chdir(tmp_path)
+    run_page("ctranslate2", capsys)
 
 
 def test_refused_before_it_works(folder, tmp_path, monkeypatch):
@@ -129,20 +131,3 @@ def test_fused_models_are_refused_by_name(to, tmp_path):
     said = refused(write_fused(tmp_path / "fused"), "--format", to, "-o", tmp_path / "x")
     assert "FusionForConditionalGeneration cannot be exported to" in said
     assert not (tmp_path / "x").exists()
-
-
-def test_the_documentations_code_runs(tmp_path, monkeypatch, capsys):
-    for package in ("ctranslate2", "onnx", "onnxscript", "onnxruntime"):
-        pytest.importorskip(package, reason="pip install 'hf-mlnmt[export]'")
-    monkeypatch.chdir(tmp_path)
-    tokenizers = joint_tokenizer()
-    write_folder(Path("model"), tokenizers, toy_model(tokenizers, encoder_layers=1))
-    run("model", "--format", "ctranslate2", "-o", "exported")
-    run("model", "--format", "onnx", "-o", "exported-onnx")
-    page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 2
-    for block in blocks:
-        capsys.readouterr()
-        exec(compile(block, "export.md", "exec"), {})
-        assert capsys.readouterr().out.startswith("['")

@@ -21,21 +21,22 @@ from hf_mlnmt.generation.translating.loading import load
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="pip install 'hf-mlnmt[export]'")
 
+HEADS = {"encoder_attention_heads": 2, "decoder_attention_heads": 8, "decoder_layers": 2}
 VARIANTS = {
-    "post": {},
-    "pre, biases, gelu": {"norm_position": "pre", "attention_bias": True, "activation_function": "gelu"},
-    "untied, unscaled, tanh-gelu": {
-        "tie_word_embeddings": False,
-        "scale_embedding": False,
-        "activation_function": "gelu_new",
-    },
-    "heads differ": {"encoder_attention_heads": 2, "decoder_attention_heads": 8, "decoder_layers": 2},
+    "post": (two_tokenizers, {}),
+    "pre, biases, gelu, one vocabulary": (
+        joint_tokenizer,
+        {"norm_position": "pre", "attention_bias": True, "activation_function": "gelu"},
+    ),
+    "untied, unscaled, tanh-gelu, heads differ": (
+        joint_tokenizer,
+        {"tie_word_embeddings": False, "scale_embedding": False, "activation_function": "gelu_new", **HEADS},
+    ),
 }
 
 
-@pytest.mark.parametrize("fields", VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.parametrize("make", [joint_tokenizer, two_tokenizers])
-def test_outputs_are_generates(fields, make, tmp_path):
+@pytest.mark.parametrize(("make", "fields"), VARIANTS.values(), ids=VARIANTS)
+def test_outputs_are_generates(make, fields, tmp_path):
     tokenizers = make()
     model = toy_model(tokenizers, **fields)
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -63,17 +64,16 @@ def test_pytorch_keeps_its_threads(tmp_path):
         torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "float16"])
-def test_rounded_weights_are_reported(dtype, tmp_path):
+def test_rounded_weights_are_reported(tmp_path):
     tokenizers = joint_tokenizer()
     folder = write_folder(tmp_path / "model", tokenizers, toy_model(tokenizers, d_model=128))
     export(folder, tmp_path / "full", "ctranslate2")
-    exported = export(folder, tmp_path / "rounded", "ctranslate2", dtype=dtype)
-    found = exported.record["compared_with_generate"]
-    assert 1e-5 < found["largest_difference_of_log_probabilities"] < 1
-    assert found["greedy"]["same_tokens"] > 0.3
-    sizes = [(tmp_path / name / "model.bin").stat().st_size for name in ("rounded", "full")]
-    assert sizes[0] < (0.4 if dtype == "int8" else 0.6) * sizes[1]
+    for dtype, share in (("int8", 0.4), ("float16", 0.6)):
+        found = export(folder, tmp_path / dtype, "ctranslate2", dtype=dtype).record["compared_with_generate"]
+        assert 1e-5 < found["largest_difference_of_log_probabilities"] < 1
+        assert found["greedy"]["same_tokens"] > 0.3
+        rounded, full = ((tmp_path / name / "model.bin").stat().st_size for name in (dtype, "full"))
+        assert rounded < share * full
 
 
 def test_the_folder_is_complete_and_translates_as_the_docs_say(tmp_path):

@@ -95,11 +95,12 @@ def optimum(model, source, exponent, name):
     return best
 
 
-@pytest.mark.parametrize("name", LENGTH_NORMALIZATIONS)
-@pytest.mark.parametrize("exponent", [0.0, 0.6, 1.1, -0.5])
+@pytest.mark.parametrize(
+    ("name", "exponent"), [("generate", 0.0), *itertools.product(LENGTH_NORMALIZATIONS, [0.6, 1.1, -0.5])]
+)
 def test_wide_beam_search_finds_the_true_optimum(name, exponent):
     source = torch.tensor([[2, 4, 3, 1]])
-    for seed in range(3):
+    for seed in range(2):
         model = our_model(VOCABULARY, seed=seed)
         output = model.generate(
             input_ids=source, attention_mask=torch.ones_like(source), num_beams=600, max_new_tokens=LONGEST,

@@ -28,10 +28,10 @@ ROWS = {  # for all texts; for text i alone
 }
 
 
-@pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize(
-    "search", [{"num_beams": 3}, {"num_beams": 1, "batch_tokens": 30}, {"num_beams": 2, "num_return_sequences": 2}]
-)
+SEARCHES = [{"num_beams": 3}, {"num_beams": 1, "batch_tokens": 30}, {"num_beams": 2, "num_return_sequences": 2}]
+
+
+@pytest.mark.parametrize(("name", "search"), [*zip(ROWS, SEARCHES), *zip(ROWS, SEARCHES[1:])])
 def test_each_text_gets_its_own(pipeline, name, search):
     of_all, of_one = ROWS[name]
     expected = texts_of(pipeline([text], **{name: of_one(i)}, **search)[0] for i, text in enumerate(TEXTS))

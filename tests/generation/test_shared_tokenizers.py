@@ -28,7 +28,10 @@ def folder(request, foreign, ours, ours_multilingual):
     return {"ours": ours, "ours_multilingual": ours_multilingual, **foreign}[request.param]
 
 
-@pytest.mark.parametrize(("folder", "directions"), DIRECTIONS.items(), indirect=["folder"], ids=list(DIRECTIONS))
+TWO = {name: each for name, each in DIRECTIONS.items() if name not in ("ours", "mbart50")}  # one; cuts as mbart's does
+
+
+@pytest.mark.parametrize(("folder", "directions"), TWO.items(), indirect=["folder"], ids=list(TWO))
 def test_threads_do_not_mix_up_their_directions(folder, directions):
     pipeline = TranslationPipeline.from_pretrained(folder, device="cpu")
     texts, directions = SENTENCES[:4], [{**options, "max_new_tokens": 4} for options in directions]
@@ -37,8 +40,8 @@ def test_threads_do_not_mix_up_their_directions(folder, directions):
     streams = [pipeline.stream(texts, window=1, **options) for options in directions]
     assert list(zip(*streams)) == list(zip(*alone))
     with ThreadPoolExecutor(8) as pool:
-        calls = [pool.submit(pipeline, texts, **directions[i % 2]) for i in range(24)]
-        assert [call.result() for call in calls] == [alone[i % 2] for i in range(24)]
+        calls = [pool.submit(pipeline, texts, **directions[i % 2]) for i in range(16)]
+        assert [call.result() for call in calls] == [alone[i % 2] for i in range(16)]
 
 
 @pytest.mark.parametrize(("folder", "directions"), DIRECTIONS.items(), indirect=["folder"], ids=list(DIRECTIONS))

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def step_without_values(model: Any, with_optimizer: bool = True, **batch: torch.Tensor) -> None:
@@ -21,6 +22,21 @@ def step_without_values(model: Any, with_optimizer: bool = True, **batch: torch.
         return
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     torch.optim.AdamW(model.parameters(), foreach=True).step()
+
+
+# Operations whose result the CPU waits for.
+READS = {"_local_scalar_dense", "item", "nonzero", "is_nonzero", "masked_select", "unique", "_unique2", "equal"}
+
+
+class ReadsNothing(TorchDispatchMode):
+    """Refuses what reads a value, at the speed of the operations themselves; "meta" is the proof, and slow."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function._schema.name.removeprefix("aten::").rstrip("_")
+        indices = args[1] if name in ("index", "index_put", "_index_put_impl") else ()
+        assert name not in READS, f"{name} reads a value"
+        assert not any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices), name
+        return function(*args, **(kwargs or {}))
 
 
 def run_ahead(monkeypatch: Any) -> None:

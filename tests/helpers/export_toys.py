@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from helpers.docs import ROOT, blocks
 from helpers.model_folders import SENTENCES
 from transformers import AutoModelForSeq2SeqLM
 
@@ -53,3 +54,11 @@ def write_folder(folder: Path, tokenizers: Tokenizers, model: Any) -> Path:
     model.save_pretrained(folder)
     tokenizers.save(folder)
     return folder
+
+
+def run_page(name: str, capsys: Any) -> None:
+    """Runs the Python of docs/export.md that imports `name`, where the exported folders have the page's names."""
+    (text,) = [block.text for block in blocks(ROOT / "docs" / "export.md", "python") if name in block.text]
+    capsys.readouterr()
+    exec(compile(text, "export.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("['")

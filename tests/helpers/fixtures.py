@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -91,6 +92,12 @@ def starting(start: Any) -> SimpleNamespace:
 def forks(monkeypatch) -> None:
     """The fresh processes in which a publication is loaded again are forks; one of `published` is not."""
     monkeypatch.setattr("hf_mlnmt.hub.check_reload.subprocess", starting(fresh.Popen))
+
+
+@pytest.fixture
+def undraw(monkeypatch) -> Callable[[], None]:
+    """From its call on figures are made and not drawn, which is most of an analysis' time and needs to be done once."""
+    return lambda: monkeypatch.setattr("hf_mlnmt.evaluation.figures.save", lambda *given: [])
 
 
 @pytest.fixture

@@ -197,9 +197,9 @@ def package(*arguments: str, **options: Any) -> CompletedProcess[str]:
 class Command(subprocess.Popen):
     """Works as subprocess.Popen in a fresh process; one of Python is a fork of this very process."""
 
-    def __init__(self, command: Any, *, env: Any = None, pass_fds: Sequence[int] = (), **options: Any):
-        if isinstance(command, str) or command[0] != sys.executable:
-            super().__init__(command, env=env, pass_fds=pass_fds, **options)
+    def __init__(self, args: Any, *, env: Any = None, pass_fds: Sequence[int] = (), **options: Any):
+        if isinstance(args, str) or args[0] != sys.executable:
+            super().__init__(args, env=env, pass_fds=pass_fds, **options)
             return
 
         def instead() -> NoReturn:
@@ -211,7 +211,7 @@ class Command(subprocess.Popen):
                     signal.signal(number, signal.SIG_DFL)
             environment = dict(os.environ if env is None else env)
             Path(os.environ[FOLDER], str(os.getpid())).write_text(json.dumps(environment), "utf-8")
-            become([str(word) for word in command[1:]], environment, os.getcwd())
+            become([str(word) for word in args[1:]], environment, os.getcwd())
 
         for stream in (sys.stdout, sys.stderr):
             stream.flush()  # what waits there is not to be said twice

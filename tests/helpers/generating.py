@@ -19,7 +19,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "without a cache": {"use_cache": False},
 }
 # No token twice, and no end at once: a random model otherwise repeats one token for ever, or ends every sentence.
-SETTINGS = {"do_sample": False, "min_new_tokens": 4, "max_new_tokens": 8, "no_repeat_ngram_size": 1}
+SETTINGS = {"do_sample": False, "min_new_tokens": 4, "max_new_tokens": 5, "no_repeat_ngram_size": 1}
 
 
 def sequences(model: Any, batches: dict[str, dict[str, Any]]) -> dict[str, dict[str, list]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,11 @@ def write_corpus(folder: Path, sizes: dict[str, int] | None = None, languages: A
     return folder
 
 
-def write_recipe(path: Path, **changes: Any) -> Path:
-    """A recipe for it: 20 steps, a checkpoint every 4. Changes replace a section, but for `data`, to which they add."""
+def write_recipe(path: Path, scores: bool = True, **changes: Any) -> Path:
+    """A recipe for it: 20 steps, a checkpoint every 4. Changes replace a section, but for `data`, to which they add.
+
+    Without `scores` nothing is translated, which takes a third of the time: losses choose, and there is no test set.
+    """
     sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
     languages = changes.get("languages", {"source": "en", "target": "de"})
     recipe: dict[str, Any] = {
@@ -48,18 +52,19 @@ def write_recipe(path: Path, **changes: Any) -> Path:
         "optimizer": {"learning_rate": 0.01},
         "schedule": {"name": "cosine", "warmup": 3},
         "budget": {"steps": 20},
-        "evaluation": {"every": 4},
+        "evaluation": {"every": 4} if scores else UNSCORED,
         "checkpoints": {"keep": 3, "average": 3},
         "decoding": {"beams": 2, "max_new_tokens": 20},
         "logging": {"every": 5},
     }
-    recipe["data"]["test"] = {"made_up": recipe["data"].pop("test")}
+    recipe["data"]["test"] = {"made_up": recipe["data"].pop("test")} if scores else {}
     recipe["data"]["max_length"] = 40
     recipe["data"] |= changes.pop("data", {})
     path.write_text(yaml.safe_dump({**recipe, **changes}, sort_keys=False), encoding="utf-8")
     return path
 
 
+UNSCORED = {"every": 4, "metrics": [], "best": "loss"}
 PARTS = {"train": "train", "dev": "val", "test": "test"}
 
 
@@ -80,6 +85,15 @@ def run_in(folder: Path, dry_run: bool = False, **changes: Any) -> str:
     folder.mkdir(exist_ok=True)
     recipe = write_recipe(folder / "recipe.yaml", **changes)
     return run(recipe, write_corpus(folder / "data"), folder / "run", dry_run=dry_run)
+
+
+def killed(folder: Path, to: Path, *steps: int) -> Path:
+    """A copy of a finished run as a kill would have left it before the checkpoints of these steps."""
+    shutil.copytree(folder, to)
+    for name in ("best", "average", *(f"checkpoints/checkpoint-{step}" for step in steps)):
+        shutil.rmtree(to / name, ignore_errors=True)
+    (to / "results.json").unlink()
+    return to
 
 
 def same_weights(left: Path, right: Path) -> bool:

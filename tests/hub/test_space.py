@@ -31,27 +31,8 @@ from hf_mlnmt.hub.publish import GRADIO
 
 ROOT = Path(__file__).resolve().parents[2]
 HIDDEN = "import runpy, sys; sys.modules['hf_mlnmt'] = None; runpy.run_path('app.py')"
-PAGE = [
-    "A man.",
-    "en",
-    "de",
-    -1,
-    -1,
-    [],
-    None,
-    None,
-    5,
-    0,
-    "",
-    "",
-    "",
-    [],
-    None,
-    None,
-    None,
-    None,
-    {},
-]  # as it is set at first
+# As it is set at first.
+PAGE = ["A man.", "en", "de", -1, -1, [], None, None, 5, 0, "", "", "", [], None, None, None, None, {}]
 app = typer.Typer()
 app.command()(publish)
 

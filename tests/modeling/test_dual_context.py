@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.contract import DECODING, TINY, Batch, assert_same, assert_same_decoding, redraw
+from helpers.contract import TINY, Batch, assert_same, redraw
 from reference import dual_context as reference
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM
@@ -74,9 +74,17 @@ def mask_of(real: torch.Tensor, causal: bool, implementation: str) -> torch.Tens
     return mask if implementation == "sdpa" else (~mask).double() * torch.finfo(torch.float64).min
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("kernel", [2, 3, 8])
+@pytest.mark.parametrize(
+    ("kernel", "implementation", "bias"),
+    [
+        (2, "eager", False),
+        (2, "sdpa", True),
+        (3, "eager", True),
+        (3, "sdpa", False),
+        (8, "eager", False),
+        (8, "sdpa", True),
+    ],
+)
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
 def test_module_equals_the_reference(side, kernel, implementation, bias):
     module, causal = layer(side, kernel, implementation, attention_bias=bias), side == "decoder"
@@ -108,8 +116,7 @@ def test_without_a_mask_all_positions_are_real():
         assert_same(actual, reference.dual_context(r, real, weights_of(module), HEADS, 4, causal)[0], 1e-11)
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize(("norm", "bias"), [("post", False), ("pre", True)])
 @pytest.mark.parametrize("name", ["Enc-DC", "Dec-DC", "Full-DC"])
 def test_without_the_local_half_it_is_the_baseline(name, norm, bias):
     """W_z = [0 ; W_o], b_z = b_o: the baseline's self-attention, whatever the local unit computes."""
@@ -137,10 +144,6 @@ def test_without_the_local_half_it_is_the_baseline(name, norm, bias):
     batch = Batch.draw()
     with torch.no_grad():
         assert_same(model(**batch.inputs).logits, baseline(**batch.inputs).logits, 1e-11)
-    assert_same_decoding(
-        model.generate(**batch.encoder_inputs, **DECODING, num_beams=3),
-        baseline.generate(**batch.encoder_inputs, **DECODING, num_beams=3),
-    )
 
 
 @pytest.mark.parametrize("layers", [None, [1, 1], [2, 3]])

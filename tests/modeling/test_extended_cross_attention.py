@@ -79,9 +79,10 @@ SOURCE_REAL = torch.tensor([[True] * 5, [False, True, True, True, True], [True, 
 TARGET_REAL = torch.tensor([[True] * 4, [False, False, True, True], [True, False, True, False]])
 
 
-@pytest.mark.parametrize("padded", [False, True], ids=["whole targets", "padded targets"])
-@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize(
+    ("implementation", "bias", "padded"),
+    [("eager", False, False), ("eager", True, True), ("sdpa", False, True), ("sdpa", True, False)],
+)
 @pytest.mark.parametrize("name", MEMBERS)
 def test_attention_equals_the_reference(name, implementation, bias, padded):
     """Values and gradients, of ragged batches with padding on the left and on the right of both sides."""
@@ -166,9 +167,6 @@ def test_without_its_new_weights_it_is_the_baseline(name, norm):
     batch = Batch.draw()
     with torch.no_grad():
         assert_same(model(**batch.inputs).logits, baseline(**batch.inputs).logits, 1e-11)
-    assert_same_decoding(
-        model.generate(**batch.encoder_inputs, **BEAMS), baseline.generate(**batch.encoder_inputs, **BEAMS)
-    )
 
 
 @pytest.mark.parametrize("name", ["key-value-head", "key-value-full"])

@@ -64,13 +64,12 @@ def test_each_field_changes_the_outputs_and_survives_saving(fields, tmp_path):
     assert_same(loaded(**batch).logits, logits)
 
 
-@pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
-def test_the_compiled_step_computes_the_field(fields, beams, monkeypatch):
+def test_the_compiled_step_computes_the_field(fields, monkeypatch):
     model, steps = varied(fields), []
     run = CompiledStep.__call__
     monkeypatch.setattr(CompiledStep, "__call__", lambda *a: (steps.append(1), run(*a))[1])
-    assert_equal_loops(model, monkeypatch, **sources([5, 9, 3]), num_beams=beams)
+    assert_equal_loops(model, monkeypatch, **sources([5, 9, 3]), num_beams=4, max_new_tokens=8)
     assert steps, "the step was not compiled"
 
 

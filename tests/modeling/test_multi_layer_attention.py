@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from helpers.contract import TINY, Batch, assert_same, redraw
@@ -89,8 +91,7 @@ def test_attention_equals_the_reference(name, implementation, bias):
     assert_same(got, wanted, 1e-11)
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize(("norm", "bias"), [("post", False), ("pre", True)])
 @pytest.mark.parametrize("name", MEMBERS)
 def test_one_layer_is_the_baseline(name, norm, bias):
     fields = {"norm_position": norm, "attention_bias": bias}
@@ -169,6 +170,7 @@ TABLE_6 = {
 }
 
 
+@functools.cache
 def parameters(system: str, **fields) -> int:
     with torch.device("meta"):
         return AutoModelForSeq2SeqLM.from_config(hf_mlnmt.config_for(system, "base", **fields)).num_parameters()

@@ -142,8 +142,8 @@ def test_what_a_pair_of_languages_uses(tmp_path):
     assert "used by one pair of languages" in console.export_text()
 
 
-def test_folder(published):
-    found = describe(published)
+def test_folder(trained_folder):
+    found = describe(trained_folder)
     assert found["architecture"] == "TransformerForConditionalGeneration"
     assert found["parameters"]["total"] == small_model(found["config"]["vocab_size"]).num_parameters()
     assert found["config"]["d_model"] == D
@@ -161,8 +161,8 @@ def text_of(description) -> str:
     return console.export_text()
 
 
-def test_rendered_folder_keeps_protocols_apart(published):
-    text = text_of(describe(published))
+def test_rendered_folder_keeps_protocols_apart(trained_folder):
+    text = text_of(describe(trained_folder))
     for expected in ("encoder", "embeddings", "100.0%", "d_model", "BPE", "31.23", "nrefs:1|tok:13a", "num_beams"):
         assert expected in text
     assert text.index("31.23") < text.index("scores, classic") < text.index("37.68")

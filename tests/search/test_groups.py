@@ -48,10 +48,17 @@ def by_definition(model, source, beams, groups, penalty, unlike=1.0):
     return sorted((one for group in finished for one in group), reverse=True)
 
 
-@pytest.mark.parametrize("unlike", [1.0, 1.5])
-@pytest.mark.parametrize("penalty", [0.3, 2.0])
-@pytest.mark.parametrize(("beams", "groups"), [(4, 2), (3, 3), (6, 2), (4, 4)])
-@pytest.mark.parametrize("system", ["transformer", "rnn"])
+@pytest.mark.parametrize(
+    ("system", "beams", "groups", "penalty", "unlike"),
+    [
+        ("transformer", 4, 2, 0.3, 1.0),
+        ("transformer", 6, 2, 2.0, 1.5),
+        ("transformer", 4, 4, 0.3, 1.5),
+        ("transformer", 3, 3, 2.0, 1.0),
+        ("rnn", 4, 2, 2.0, 1.5),
+        ("rnn", 3, 3, 0.3, 1.0),
+    ],
+)
 def test_it_is_its_definition(system, beams, groups, penalty, unlike):
     """Two sentences in a batch: all hypotheses, their order and scores."""
     model, inputs = tiny(system), sources((3, 2), VOCABULARY)

@@ -86,9 +86,9 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_one_sentence(shape, beams, alone):
     model = toy(**SHAPES[shape]).float()
-    for length in (1, 7, 18):
+    for length in (1, 18):
         assert_as_by_loops(model, sources((length,), model.config.vocab_size), num_beams=beams)
-    assert alone == [True] * 6
+    assert alone == [True] * 4
 
 
 ENDS = {"eos_token_id": [0, *range(60, 140)]}  # so that random weights end sentences
@@ -110,9 +110,9 @@ ASKED = {
 @needs_compiler
 @pytest.mark.parametrize("asked", ASKED)
 def test_what_is_asked_for(asked, model, alone):
-    for length in (3, 5, 8, 12, 15, 19):
+    for length in (3, 8, 19):
         assert_as_by_loops(model, sources((length,), seed=length), **ASKED[asked])
-    assert alone == [True] * 12
+    assert alone == [True] * 6
 
 
 LEFT = {
@@ -146,17 +146,17 @@ def test_sentences_that_others_may_pass_are_encoded_some_at_a_time(one, monkeypa
 
     monkeypatch.setattr(encoder, "forward", noted)
     monkeypatch.setattr(prepare, "ENCODED", 20)
-    batch = sources((9, 4, 7, 9, 2), model.config.vocab_size)
-    expected = model.generate(**batch, **OPTIONS)
+    batch, options = sources((9, 4, 7, 9, 2), model.config.vocab_size), OPTIONS | {"max_new_tokens": 8}
+    expected = model.generate(**batch, **options)
     assert encoded == [(5, 0)]
     encoded.clear()
-    found = model.generate(**batch, **OPTIONS, stopping_criteria=[BetweenSteps(lambda: asked.append(True))])
+    found = model.generate(**batch, **options, stopping_criteria=[BetweenSteps(lambda: asked.append(True))])
     if one.system in ("rnn", "bridge-transformer"):  # such calls are not prepared: Transformers encodes for them
         assert encoded == [(5, 0)]
     else:
         assert encoded == [(2, 1), (2, 2), (1, 3)]  # twenty tokens are two sentences of nine; asked before each
     assert found.sequences.tolist() == expected.sequences.tolist()
-    # Sums of 24 logarithms of probabilities, each of some hundred numbers of float64 that are below 100.
+    # Sums of 8 logarithms of probabilities, each of some hundred numbers of float64 that are below 100.
     torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-10)
 
 

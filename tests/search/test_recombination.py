@@ -27,13 +27,16 @@ def bigrams(normalization: str = "sequence", sees: int = 1):
 @torch.no_grad()
 def scores_of(model, source, rows):
     """log q of every row (behind the start token), one after the other."""
-    found = []
-    for row in rows:
-        ids = torch.tensor([[3, *row[:-1]]])
-        logits = model(**source, decoder_input_ids=ids).logits
+    found = {}
+    for length in {len(row) for row in rows}:
+        alike = torch.tensor([row for row in rows if len(row) == length])
+        prompts = torch.cat([torch.full((len(alike), 1), 3), alike[:, :-1]], 1)
+        repeated = {name: value.expand(len(alike), -1) for name, value in source.items()}
+        logits = model(**repeated, decoder_input_ids=prompts).logits
         logits = logits if model.logits_are_scores else logits.log_softmax(-1)
-        found.append(float(sum(logits[0, i, token] for i, token in enumerate(row))))
-    return found
+        scores = logits.gather(2, alike[:, :, None])[..., 0].sum(1)
+        found.update(zip(map(tuple, alike.tolist()), scores.tolist(), strict=True))
+    return [found[tuple(row)] for row in rows]
 
 
 def nodes(rows, scores, k, alpha):

@@ -70,16 +70,15 @@ def test_options(name, early, monkeypatch):
     if name == "min length" and not DECAY_KNOWS_IMPOSSIBLE_TOKENS:
         pytest.skip("the decaying length penalty of this Transformers makes NaN of impossible tokens")
     stopping = {"early_stopping": early} if "num_beams" in options else {}
-    for vocabulary in (40, 200):
-        model = toy(vocabulary)
-        inputs = sources((6, 1, 4, 9, 3), vocabulary)
-        found = assert_equal_loops(model, monkeypatch, **inputs, **{**ENDING, **options}, **stopping)
-        if "max" not in name and "one" not in name and "last" not in name:
-            ends = torch.tensor(options.get("eos_token_id", 1))
-            assert torch.isin(found.sequences[:, 1:], ends).any(), "nothing ended: the rules for ends were not tried"
+    vocabulary = 40 if early else 200
+    inputs = sources((6, 1, 4, 9, 3), vocabulary)
+    found = assert_equal_loops(toy(vocabulary), monkeypatch, **inputs, **{**ENDING, **options}, **stopping)
+    if "max" not in name and "one" not in name and "last" not in name:
+        ends = torch.tensor(options.get("eos_token_id", 1))
+        assert torch.isin(found.sequences[:, 1:], ends).any(), "nothing ended: the rules for ends were not tried"
 
 
-@pytest.mark.parametrize("lengths", [(1,), (1, 1), (512,), (512, 1, 40), (17, 16, 15)])
+@pytest.mark.parametrize("lengths", [(1,), (512, 1, 40), (17, 16, 15)])
 def test_source_lengths(lengths, monkeypatch):
     model = toy(max_position_embeddings=600)
     for beams in (1, 4):
@@ -89,8 +88,8 @@ def test_source_lengths(lengths, monkeypatch):
 @pytest.mark.parametrize("vocabulary", [63, 64, 65, 200, 1024, 5000])
 def test_vocabularies(vocabulary, monkeypatch):
     model = toy(vocabulary)
-    for options in ({}, {"num_beams": 1}, {"num_beams": 6, "num_return_sequences": 6}):
-        assert_equal_loops(model, monkeypatch, **sources((5, 8, 2), vocabulary), **options)
+    for options in ({}, {"num_beams": 6, "num_return_sequences": 6}):
+        assert_equal_loops(model, monkeypatch, **sources((5, 8, 2), vocabulary), **options, max_new_tokens=8)
 
 
 def test_another_default_of_numbers_changes_nothing(monkeypatch):

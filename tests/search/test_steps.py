@@ -7,7 +7,7 @@ from types import MethodType
 import pytest
 import torch
 from accelerate.utils import convert_outputs_to_fp32
-from helpers.contract import FIELDS, TINY, Member
+from helpers.contract import FIELDS, KINDS, TINY, Member
 from helpers.searching import ENDING, assert_equal_loops, compiled_step, decode, sources, toy
 from transformers.cache_utils import DynamicLayer
 
@@ -15,7 +15,6 @@ from hf_mlnmt.search.cache import BeamCache
 from hf_mlnmt.search.cpu.native import library
 from hf_mlnmt.search.cpu.step import CompiledStep
 from hf_mlnmt.search.loop import SearchBatch
-from hf_mlnmt.zoo.systems import list_systems
 
 needs_compiler = pytest.mark.skipif(library(torch.float32) is None, reason="there is no C compiler here")
 
@@ -73,7 +72,7 @@ def test_under_autocast(beams):
         assert ((scores - found.sequences_scores).abs() <= 8 * rounding).all()
 
 
-@pytest.mark.parametrize("system", list_systems("translation"))
+@pytest.mark.parametrize("system", KINDS)
 def test_autocast_around_the_models_own_forward(system):
     """As Accelerate wraps a model that is trained in bf16: the prompt has the precision of the steps behind it, and
     what is found is what the model finds by itself."""

@@ -25,5 +25,16 @@ def whole(one_thread, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def plain(one_thread, tmp_path_factory):
+    """The folder of a run without scores that nothing interrupted, and its recipe."""
+
+    def train(folder: Path) -> None:
+        run(write_recipe(folder / "recipe.yaml", scores=False), write_corpus(folder / "data"), folder / "run")
+
+    folder = made_once(tmp_path_factory, "plain", train)
+    return folder / "run", folder / "recipe.yaml"
+
+
+@pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
     return train_tokenizer(["ba do ki lu me"] * 5, vocab_size=40, byte_fallback=False)

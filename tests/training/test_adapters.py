@@ -31,7 +31,9 @@ def tune(whole, folder: Path, **changes) -> str:
     short = {"budget": {"steps": 8}, "checkpoints": {"keep": 2, "average": 2}, "schedule": {"warmup": 2}}
     short["decoding"] = {"beams": 3, "max_new_tokens": 20}  # of the base: 2
     folder.mkdir(exist_ok=True)
-    recipe = write_recipe(folder / "recipe.yaml", tokenizer={"path": str(whole[0] / "average")}, **{**short, **changes})
+    recipe = write_recipe(
+        folder / "recipe.yaml", scores=False, tokenizer={"path": str(whole[0] / "average")}, **{**short, **changes}
+    )
     return run(recipe, whole[1].parent / "data", folder / "run")
 
 

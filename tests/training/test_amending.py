@@ -7,8 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
-from helpers.tiny_run import run, same_weights, write_recipe
+from helpers.tiny_run import killed, run, same_weights, write_recipe
+from safetensors.torch import load_file
 
 from hf_mlnmt import UserError
 from hf_mlnmt.training import read_recipe
@@ -72,30 +74,32 @@ def test_a_test_set_is_mended(finished, data, tmp_path):
     assert written_again(output, before) == {"translations/made_up.best.de", "translations/made_up.average.de"}
 
 
-def test_other_decoding(finished, data, tmp_path):
+def test_other_decoding(finished, whole, data):
     output, recipe = finished
     before = times(output)
     change = ["decoding.beams=3", "decoding.max_new_tokens=9"]
     run(recipe, data, output, settings=change)
-    assert not {name for name in written_again(output, before) if name.startswith("checkpoints")}
+    again = written_again(output, before)
+    assert {"translations/made_up.best.de", "translations/made_up.average.de"} <= again
+    assert not {name for name in again if name.startswith("checkpoints")}
     assert json.loads((output / "best" / "generation_config.json").read_text())["num_beams"] == 3
     assert results(output)["decoding"]["beams"] == 3
-    run(recipe, data, tmp_path / "fresh", settings=["decoding.beams=3", "decoding.max_new_tokens=20"])
-    run(recipe, data, output, settings=["decoding.beams=3", "decoding.max_new_tokens=20"])
+    run(recipe, data, output)  # and as it was
     for name in ("made_up.best.de", "made_up.average.de"):
-        left, right = (folder / "translations" / name for folder in (output, tmp_path / "fresh"))
+        left, right = (folder / "translations" / name for folder in (output, whole[0]))
         assert left.read_text() == right.read_text()
-    assert results(output)["scores"] == results(tmp_path / "fresh")["scores"]
+    assert results(output)["scores"] == results(whole[0])["scores"]
 
 
-def test_another_average(finished, data, tmp_path):
+def test_another_average(finished, data):
     output, recipe = finished
     before = times(output)
     run(recipe, data, output, settings=["checkpoints.average=2"])
     assert written_again(output, before) == {"average/model.safetensors", "translations/made_up.average.de"}
     assert results(output)["checkpoints"] == [16, 20]
-    run(recipe, data, tmp_path / "fresh", settings=["checkpoints.average=2"])
-    assert same_weights(output, tmp_path / "fresh")
+    each = [load_file(output / f"checkpoints/checkpoint-{step}/model.safetensors") for step in (16, 20)]
+    for name, mean in load_file(output / "average/model.safetensors").items():
+        assert torch.equal(mean, ((each[0][name].double() + each[1][name].double()) / 2).float())
     # The last three of five, and the best one if it is another.
     kept = sorted(int(folder.name.split("-")[1]) for folder in output.glob("checkpoints/checkpoint-*"))
     assert kept[-3:] == [12, 16, 20]
@@ -105,11 +109,10 @@ def test_another_average(finished, data, tmp_path):
     assert "is finished" in run(recipe, data, output, settings=["checkpoints.average=2", "checkpoints.keep=4"])
 
 
-@pytest.mark.parametrize("name", ["inverse_sqrt", "newbob"])
-def test_more_steps(data, tmp_path, name):
-    """Continued it ends with the same weights as trained so long from the start."""
-    changes = {} if name == "newbob" else {"evaluation": {"every": 8}}  # which alone hears of evaluations
-    recipe = write_recipe(tmp_path / "r.yaml", schedule={"name": name, "warmup": 3}, budget={"steps": 8}, **changes)
+def test_more_steps(data, tmp_path):
+    """Continued it ends with the weights of one trained so long from the start, though its schedule hears of losses."""
+    schedule = {"name": "newbob", "warmup": 3}
+    recipe = write_recipe(tmp_path / "r.yaml", scores=False, schedule=schedule, budget={"steps": 8})
     run(recipe, data, tmp_path / "run")
     text = run(recipe, data, tmp_path / "run", settings=["budget.steps=16"])
     assert "changed since the last start: budget.steps" in text
@@ -130,9 +133,12 @@ def test_a_cosine_cannot_be_continued(finished, data):
 
 def test_more_patience(data, tmp_path):
     evaluation = {"every": 4, "metrics": ["bleu"], "best": "bleu", "patience": 2}
-    recipe = write_recipe(tmp_path / "r.yaml", optimizer={"learning_rate": 1e-9}, evaluation=evaluation)
+    asked = {"optimizer": {"learning_rate": 1e-9}, "evaluation": evaluation, "data": {"test": {}}}
+    recipe = write_recipe(tmp_path / "r.yaml", **asked)
     run(recipe, data, tmp_path / "run")
     assert results(tmp_path / "run")["budget"]["steps"] == 12
+    run(recipe, data, killed(tmp_path / "run", tmp_path / "again"))  # it stays ended
+    assert results(tmp_path / "again")["budget"]["steps"] == 12
     with pytest.raises(UserError, match=r"evaluation.patience: 2 -> 1"):
         run(recipe, data, tmp_path / "run", settings=["evaluation.patience=1"])
     run(recipe, data, tmp_path / "run", settings=["evaluation.patience=3"])

@@ -1,4 +1,4 @@
-"""Every family trains like the baseline: resumed is uninterrupted bit for bit, two processes are two batches."""
+"""Families train like the baseline: two processes are two batches."""
 
 from __future__ import annotations
 
@@ -12,31 +12,12 @@ from helpers.family_run import FAMILIES, trainer
 from helpers.processes import two_processes
 from safetensors.torch import load_file
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """As in the subprocesses."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("system", FAMILIES)
-def test_resumed_is_uninterrupted_bit_for_bit(tmp_path, system):
-    settings = {"save_strategy": "steps", "save_steps": 3, "max_steps": 8}
-    whole = trainer(system, tmp_path / "whole", **settings)
-    whole.train()
-    again = trainer(system, tmp_path / "again", seed=9, **settings)
-    again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
-    assert again.state.global_step == 8
-    for name, tensor in whole.model.state_dict().items():
-        assert torch.equal(tensor, again.model.state_dict()[name]), name
+pytestmark = pytest.mark.usefixtures("one_thread")  # as in the processes
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory) -> Path:
-    """What two processes made of every family."""
+    """What two processes made of each."""
     folder = tmp_path_factory.mktemp("two")
     two_processes(family_run.__file__, str(folder))
     return folder

@@ -13,7 +13,7 @@ from hf_mlnmt.data.tokenizer import Tokenizers, check_whole, load_tokenizers, sa
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.recipe import read_recipe
 
-SHORT = {"budget": {"steps": 1}, "evaluation": {"every": 1}, "checkpoints": {"keep": 1, "average": 1}}
+SHORT = {"scores": False, "budget": {"steps": 1}, "checkpoints": {"keep": 1, "average": 1}}
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_sentencepiece_model_is_a_tokenizer(tmp_path):
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(lines), model_writer=file, vocab_size=36, minloglevel=2
         )
-    recipe = write_recipe(tmp_path / "recipe.yaml", tokenizer={"path": "spm.model"})
+    recipe = write_recipe(tmp_path / "recipe.yaml", tokenizer={"path": "spm.model"}, **SHORT)
     run(recipe, data, tmp_path / "run")
     made = tmp_path / "run" / "average"
     pieces = sentencepiece.SentencePieceProcessor(str(data / "spm.model")).encode(lines, out_type=str)

@@ -32,20 +32,20 @@ def draw_batch(generator):
     return {"input_ids": words, "attention_mask": real.long(), "labels": torch.where(real, words, -100)}
 
 
-def test_losses_of_200_steps_are_those_of_float32(monkeypatch):
+def test_losses_of_80_steps_are_those_of_float32(monkeypatch):
     losses = {}
     for mixed in (False, True):
         if mixed:
             card.on_card(monkeypatch)
         model, generator = tiny_model(dropout=0.0).train(), torch.Generator().manual_seed(3)
         optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-        for _ in range(200):
+        for _ in range(80):
             losses.setdefault(mixed, []).append(step(model, draw_batch(generator), mixed))
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
         assert {weight.dtype for weight in model.parameters()} == {torch.float32}
-    exact, found = (torch.tensor(losses[mixed]).view(10, 20).mean(1) for mixed in (False, True))
+    exact, found = (torch.tensor(losses[mixed]).view(4, 20).mean(1) for mixed in (False, True))
     assert (found / exact - 1).abs().max() < 0.03
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.tiny_run import run, same_weights, write_corpus, write_recipe
+from helpers.tiny_run import killed, run, same_weights, write_corpus, write_recipe
 from helpers.training_helpers import tiny_config, tiny_model
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
@@ -191,30 +191,35 @@ def test_what_is_refused(folders, tokenizers, tmp_path):
     refuse("config.json cannot be read", {"all": "c"})
 
 
+def beginning(plain, *more: str) -> list[str]:
+    average = plain[0] / "average"
+    return [f"init_from={average}", f"tokenizer={{path: {average}}}", "budget.steps=8", *more]
+
+
 @pytest.mark.parametrize("config_of_its_own", [True, False])
-def test_a_run_begins_with_them_and_does_not_when_it_goes_on(whole, data, tmp_path, config_of_its_own):
-    """At a learning rate of nearly 0 what comes out is what went in. Resumed, the folder's weights are not loaded."""
-    folder, recipe, _ = whole
-    settings = [f"init_from={folder / 'average'}", f"tokenizer={{path: {folder / 'average'}}}", "budget.steps=8"]
-    if not config_of_its_own:
-        settings.append("model={}")
-    still = run(recipe, data, tmp_path / "still", settings=[*settings, "optimizer.learning_rate=1e-30"])
-    assert "init_from: all of" in still
+def test_a_run_begins_with_them(plain, data, tmp_path, config_of_its_own):
+    """At a learning rate of nearly 0 what comes out is what went in."""
+    folder, recipe = plain
+    settings = beginning(plain, "optimizer.learning_rate=1e-30", *([] if config_of_its_own else ["model={}"]))
+    assert "init_from: all of" in run(recipe, data, tmp_path / "still", settings=settings)
     assert load_same(tmp_path / "still" / "average", folder / "average")
     results = json.loads((tmp_path / "still" / "results.json").read_text())
     assert results["init_from"] == json.loads((tmp_path / "still" / "init_from.json").read_text())
     assert results["init_from"]["sources"] == {"all": str(folder / "average")}
     assert results["init_from"]["loaded"]
+
+
+def test_a_run_that_goes_on_does_not_begin_with_them_again(plain, data, tmp_path):
+    folder, recipe = plain
+    settings = beginning(plain, "model={}")
     run(recipe, data, tmp_path / "one", settings=settings)
-    again = shutil.copytree(tmp_path / "one", tmp_path / "again")
-    for name in ("best", "average", "checkpoints/checkpoint-8"):
-        shutil.rmtree(again / name)
-    (again / "results.json").unlink()
+    before = json.loads((tmp_path / "one" / "results.json").read_text())["init_from"]
+    again = killed(tmp_path / "one", tmp_path / "again", 8)
     text = run(recipe, data, again, settings=settings)
     assert "going on from" in text
     assert "init_from: all of" not in text
     assert same_weights(tmp_path / "one", again)
-    assert json.loads((again / "results.json").read_text())["init_from"] == results["init_from"]
+    assert json.loads((again / "results.json").read_text())["init_from"] == before
     assert not load_same(again / "average", folder / "average")
 
 
@@ -256,7 +261,7 @@ def test_a_dry_run_says_what_would_be_loaded(whole, data, tmp_path):
 def test_weights_of_another_direction_are_said(tmp_path):
     """They may be wanted."""
     data = write_corpus(tmp_path / "data")
-    recipe = write_recipe(tmp_path / "recipe.yaml", budget={"steps": 1})
+    recipe = write_recipe(tmp_path / "recipe.yaml", scores=False, budget={"steps": 1})
     run(recipe, data, tmp_path / "there")
     average = tmp_path / "there" / "average"
     for target in ("en", "de"):
@@ -264,6 +269,8 @@ def test_weights_of_another_direction_are_said(tmp_path):
         content = json.loads((average / "results.json").read_text())
         (average / "results.json").write_text(json.dumps({**content, "languages": languages}))
         changes = {"init_from": str(average), "tokenizer": {"path": str(average)}}
-        run(write_recipe(tmp_path / "again.yaml", budget={"steps": 1}, **changes), data, tmp_path / target)
+        run(
+            write_recipe(tmp_path / "again.yaml", scores=False, budget={"steps": 1}, **changes), data, tmp_path / target
+        )
         notes = json.loads((tmp_path / target / "init_from.json").read_text())["notes"]
         assert notes == ([f"{average} translates de to en, this training en to de"] if target == "en" else [])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import typer
 from helpers import fresh
-from helpers.tiny_run import run, same_weights, write_recipe
+from helpers.tiny_run import killed, run, same_weights, write_recipe
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
@@ -40,9 +40,9 @@ def wait_for(path: Path, process: fresh.Popen, seconds: float = 120) -> None:
         time.sleep(0.005)
 
 
-def test_killed_and_started_again_it_ends_with_the_same_weights(whole, data, tmp_path):
+def test_killed_and_started_again_it_ends_with_the_same_weights(plain, data, tmp_path):
     """kill -9 once at a checkpoint and once anywhere; then it runs to its end."""
-    folder, recipe, _ = whole
+    folder, recipe = plain
     output = tmp_path / "run"
     process = start(recipe, data, output)
     wait_for(output / "checkpoints" / "checkpoint-8", process)
@@ -59,9 +59,9 @@ def test_killed_and_started_again_it_ends_with_the_same_weights(whole, data, tmp
 
 
 @pytest.mark.parametrize("stage", ["tokenizer", "data", "best"])
-def test_interrupted_between_the_stages(whole, data, tmp_path, stage):
+def test_interrupted_between_the_stages(plain, data, tmp_path, stage):
     """What later stages left is taken away: the state after a kill at the end of an earlier one."""
-    folder, recipe, _ = whole
+    folder, recipe = plain
     output = shutil.copytree(folder, tmp_path / "run")
     later = {
         "tokenizer": ["data", "checkpoints", "best", "average", "results.json"],
@@ -74,12 +74,9 @@ def test_interrupted_between_the_stages(whole, data, tmp_path, stage):
     assert same_weights(folder, output)
 
 
-def test_a_corrupted_checkpoint_is_passed_over_and_told(whole, data, tmp_path):
-    folder, recipe, _ = whole
-    output = shutil.copytree(folder, tmp_path / "run")
-    for name in ("best", "average", "checkpoints/checkpoint-20"):
-        shutil.rmtree(output / name)
-    (output / "results.json").unlink()
+def test_a_corrupted_checkpoint_is_passed_over_and_told(plain, data, tmp_path):
+    folder, recipe = plain
+    output = killed(folder, tmp_path / "run", 20)
     weights = output / "checkpoints" / "checkpoint-16" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100])
     text = run(recipe, data, output)
@@ -90,13 +87,10 @@ def test_a_corrupted_checkpoint_is_passed_over_and_told(whole, data, tmp_path):
 
 
 @pytest.mark.parametrize("began", [["many"], None])
-def test_a_run_goes_on_with_the_products_it_began_with(began, whole, data, tmp_path, monkeypatch):
+def test_a_run_goes_on_with_the_products_it_began_with(began, plain, data, tmp_path, monkeypatch):
     """Whatever is faster here, and another processor is told; one that began on a GPU has PyTorch's alone."""
-    folder, recipe, _ = whole
-    output = shutil.copytree(folder, tmp_path / "run")
-    for name in ("best", "average", "checkpoints/checkpoint-20"):
-        shutil.rmtree(output / name)
-    (output / "results.json").unlink()
+    folder, recipe = plain
+    output = killed(folder, tmp_path / "run", 20)
     path, found = output / "products.json", set()
     assert json.loads(path.read_text()) == matmul_backends.record()
     path.unlink()
@@ -116,8 +110,8 @@ def test_a_run_goes_on_with_the_products_it_began_with(began, whole, data, tmp_p
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_leaves(whole, data, tmp_path, monkeypatch, signum):
-    folder, recipe, _ = whole
+def test_a_signal_saves_and_leaves(plain, data, tmp_path, monkeypatch, signum):
+    folder, recipe = plain
     output = tmp_path / "run"
     show = ShowProgress.on_step_end
 
@@ -139,8 +133,8 @@ def test_a_signal_saves_and_leaves(whole, data, tmp_path, monkeypatch, signum):
     assert same_weights(folder, output)
 
 
-def test_a_signal_in_an_evaluation_saves_after_the_next_step(whole, data, tmp_path, monkeypatch):
-    folder, recipe, _ = whole
+def test_a_signal_in_an_evaluation_saves_after_the_next_step(plain, data, tmp_path, monkeypatch):
+    folder, recipe = plain
     output, evaluate = tmp_path / "run", DevSet.evaluate
 
     def and_signal(self, *given, **more):
@@ -172,8 +166,8 @@ def test_two_runs_in_one_folder_are_refused(data, tmp_path):
             run(recipe, data, output)
 
 
-def test_changed_data_is_refused(whole, data, tmp_path):
-    folder, recipe, _ = whole
+def test_changed_data_is_refused(plain, data, tmp_path):
+    folder, recipe = plain
     output = shutil.copytree(folder, tmp_path / "run")
     (output / "results.json").unlink()
     other = shutil.copytree(data, tmp_path / "data")
@@ -184,8 +178,8 @@ def test_changed_data_is_refused(whole, data, tmp_path):
         run(recipe, other, output)
 
 
-def test_a_step_of_other_batches_is_refused(whole, data, tmp_path):
-    folder, recipe, _ = whole
+def test_a_step_of_other_batches_is_refused(plain, data, tmp_path):
+    folder, recipe = plain
     output = shutil.copytree(folder, tmp_path / "run")
     (output / "results.json").unlink()
     with pytest.raises(UserError, match=r"sees 1 batches, and batch.accumulate: 2 with 1 process\(es\) makes 2"):
@@ -193,12 +187,9 @@ def test_a_step_of_other_batches_is_refused(whole, data, tmp_path):
 
 
 def test_checkpoints_of_the_model_alone_are_nothing_to_go_on_from(data, tmp_path):
-    settings = {"arguments": {"save_only_model": True}, "evaluation": {"every": 4}}
+    settings = {"arguments": {"save_only_model": True}, "scores": False}
     recipe, output = write_recipe(tmp_path / "r.yaml", budget={"steps": 8}, **settings), tmp_path / "run"
     run(recipe, data, output)
     run(recipe, data, output)  # which is at its end
-    for name in ("best", "average", "checkpoints/checkpoint-8"):
-        shutil.rmtree(output / name)
-    (output / "results.json").unlink()
     with pytest.raises(UserError, match=r"checkpoint-4: holds the model alone \(arguments: save_only_model\)"):
-        run(recipe, data, output)
+        run(recipe, data, killed(output, tmp_path / "killed", 8))

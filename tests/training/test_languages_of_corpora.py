@@ -28,8 +28,9 @@ def with_side(data, code, text, name="train"):
     path.write_text("".join(f"{text if i % 2 else line}\n" for i, line in enumerate(lines)), encoding="utf-8")
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
-@pytest.mark.parametrize("language", BROKEN)
+@pytest.mark.parametrize(
+    ("language", "side"), [*((language, "source") for language in BROKEN), ("fa", "target"), ("de", "target")]
+)
 def test_moses_is_refused_where_it_changes_a_side(tmp_path, language, side):
     codes = {"source": "en", "target": "de", side: language}
     if len(set(codes.values())) == 1:

@@ -12,6 +12,7 @@ import time
 
 import pytest
 import torch
+from helpers import fresh
 from helpers.processes import two_processes
 from helpers.tiny_run import write_corpus, write_recipe
 
@@ -45,11 +46,11 @@ def test_two_processes_train_one_model_and_go_on(tmp_path):
     write_recipe(recipe, schedule={"name": "inverse_sqrt", "warmup": 3}, budget={"steps": 10**6})
     arguments = ["train", str(recipe), "--data", str(data), "--output", str(run), "--requeue-code", "75"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-m", "hf_mlnmt", *arguments, "--processes", "2"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    command = [sys.executable, "-c", fresh.FORKING, fresh.COMMAND, *arguments, "--processes", "2"]
+    process = fresh.Popen(command, environment, stderr=subprocess.PIPE, level="package")
     end = time.monotonic() + 200
     while not (run / "checkpoints" / "checkpoint-4").exists():
-        assert process.poll() is None, process.stderr.read()
+        assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
         time.sleep(0.05)
     process.send_signal(signal.SIGUSR1)

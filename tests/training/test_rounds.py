@@ -25,7 +25,7 @@ from hf_mlnmt.training.sweep import plan
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ROUNDS = {
-    "back": {"reverse": True, "recipe": {"budget": {"steps": 8}}},
+    "back": {"reverse": True, "recipe": {"budget": {"steps": 4}}},
     "first": {
         "translate": {
             "model": "back",
@@ -47,8 +47,8 @@ ROUNDS = {
 
 def write(path, **changes):
     tokenizer = {"vocab_size": 120, "byte_fallback": False, "tags": ["<bt>"]}
-    changes = {"tokenizer": tokenizer, "budget": {"steps": 12}, "checkpoints": {"keep": 1, "average": 1}, **changes}
-    return write_recipe(path, **{"rounds": ROUNDS, **changes})
+    changes = {"tokenizer": tokenizer, "budget": {"steps": 8}, "checkpoints": {"keep": 1, "average": 1}, **changes}
+    return write_recipe(path, scores=False, **{"rounds": ROUNDS, **changes})
 
 
 def train(recipe, data, output, dry_run=False):

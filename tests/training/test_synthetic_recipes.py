@@ -35,7 +35,7 @@ def corpus(data, tmp_path):
 
 
 def test_interrupted_it_ends_with_the_same_weights_and_tells_what_it_saw(corpus, tmp_path, monkeypatch):
-    recipe = with_synthetic(tmp_path / "recipe.yaml")
+    recipe = with_synthetic(tmp_path / "recipe.yaml", scores=False)
     run(recipe, corpus, tmp_path / "whole")
     train = json.loads((tmp_path / "whole" / "results.json").read_text())["data"]["train"]
     assert [part["kept"] for part in train] == [120, 200]
@@ -109,8 +109,8 @@ def test_a_recipe_turned_round_is_the_one_written_for_the_other_direction(data, 
              for part, name in {"train": "train", "dev": "val"}.items()}  # fmt: skip
     sides["test"] = {"made_up": {"files": {"source": "test.de", "target": "test.en"}}}
     languages = {"source": "de", "target": "en"}
-    by_hand = write_recipe(tmp_path / "by_hand.yaml", data=sides, languages=languages)
-    write_recipe(tmp_path / "base.yaml")
+    by_hand = write_recipe(tmp_path / "by_hand.yaml", data=sides, languages=languages, budget={"steps": 4})
+    write_recipe(tmp_path / "base.yaml", budget={"steps": 4})
     (tmp_path / "turned.yaml").write_text("extends: base.yaml\nreverse: true\n")
     turned = read_recipe(tmp_path / "turned.yaml")
     assert (turned.reverse, turned.languages.source, turned.data.train["reverse"]) == (False, "de", True)

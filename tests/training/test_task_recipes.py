@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.tiny_run import run, same_weights, write_recipe
+from helpers.tiny_run import UNSCORED, killed, run, same_weights, write_recipe
 from helpers.toy_tasks import Tokens
 from helpers.training_helpers import tiny_model
 from safetensors.torch import load_file
@@ -54,11 +53,13 @@ def recipe_of(folder: Path, tasks: Any, data: dict[str, Any] | None = None, **ch
     return write_recipe(folder / "recipe.yaml", data={"train": None, **(data or {})}, tasks=tasks, **changes)
 
 
-def test_one_task_is_what_data_train_is(whole, data, tmp_path):
-    """Bit for bit; and so it is with a second task that has no share."""
-    folder, _, _ = whole
+def test_one_task_is_what_data_train_is(plain, data, tmp_path):
+    """Bit for bit; and so it is with further tasks that have no share, whatever they train."""
+    folder, _ = plain
     tasks = {"translation": {"data": THERE}, "back": {"data": {"path": "nowhere.tsv"}, "share": 0}}
-    run(recipe_of(tmp_path / "a", tasks), data, tmp_path / "run")
+    cloze = {"data": {"path": "nowhere.en", "language": "en"}, "objective": "encoder-cloze"}
+    tasks["text"] = {**cloze, "share": 0}
+    run(recipe_of(tmp_path / "a", tasks, {"test": {}}, evaluation=UNSCORED), data, tmp_path / "run")
     assert same_weights(folder, tmp_path / "run")
 
 
@@ -73,8 +74,9 @@ def test_a_run_of_tasks(data, tmp_path):
         "tokenizer": tokenizer,
         "evaluation": {"every": 4, "best": "de-en_bleu"},
         "batch": {"tokens": 60, "accumulate": 3},
+        "budget": {"steps": 12},
     }
-    recipe = recipe_of(tmp_path / "a", tasks, **changes)
+    recipe = recipe_of(tmp_path / "a", tasks, {"test": {}}, **changes)
     dry = run(recipe, data, tmp_path / "dry", dry_run=True)
     shown = "240 pairs of 2 corpora, of which an epoch shows 180"
     assert f"task en-de        Translation, en-de: {shown}; share 2 of 4, " in dry
@@ -88,31 +90,22 @@ def test_a_run_of_tasks(data, tmp_path):
     assert [(part["task"], part["kept"]) for part in results["data"]["train"]] == [
         ("en-de", 120), ("en-de", 120), ("de-en", 120), ("text", 120),
     ]  # fmt: skip
-    expected = {
-        "eval_loss",
-        "eval_bleu",
-        "eval_de-en_loss",
-        "eval_de-en_bleu",
-        "eval_text_loss",
-        "eval_text_perplexity",
-    }
+    expected = {"eval_loss", "eval_bleu", "eval_de-en_loss", "eval_de-en_bleu", "eval_text_loss"}
+    expected |= {"eval_text_perplexity"}
     assert expected <= results["dev"][-1].keys()
     assert "eval_text_bleu" not in results["dev"][-1]
-    state = json.loads((tmp_path / "run" / "checkpoints" / "checkpoint-20" / "trainer_state.json").read_text())
+    state = json.loads((tmp_path / "run" / "checkpoints" / "checkpoint-12" / "trainer_state.json").read_text())
     assert state["best_metric"] == max(line["eval_de-en_bleu"] for line in results["dev"])
     assert {"loss_en-de", "loss_de-en", "loss_text"} <= state["log_history"][-2].keys()
     # The head is in the checkpoints alone, and no parameter of the finished model.
-    saved = load_file(tmp_path / "run" / "checkpoints" / "checkpoint-20" / "model.safetensors")
+    saved = load_file(tmp_path / "run" / "checkpoints" / "checkpoint-12" / "model.safetensors")
     assert "objective_heads.text-head.weight" in saved
     for name in ("best", "average"):
         model, told = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run" / name, output_loading_info=True)
         assert not told["unexpected_keys"]
         assert model.num_parameters() == results["parameters"]
     # Begun again inside a cycle of the tasks.
-    again = shutil.copytree(tmp_path / "run", tmp_path / "again")
-    for name in ("best", "average", "checkpoints/checkpoint-20", "checkpoints/checkpoint-16"):
-        shutil.rmtree(again / name, ignore_errors=True)
-    (again / "results.json").unlink()
+    again = killed(tmp_path / "run", tmp_path / "again", 12, 8)
     assert "going on from" in run(recipe, data, again)
     assert same_weights(tmp_path / "run", again)
 
@@ -120,7 +113,7 @@ def test_a_run_of_tasks(data, tmp_path):
 def test_the_order_of_tasks_decides_which_is_when(data, tmp_path):
     """A run does not go on with another, even if the corpora are the same."""
     tasks = {"a": {"data": THERE}, "b": {"data": THERE, "objective": UNSMOOTHED}}
-    settings = {"budget": {"steps": 2}, "evaluation": {"every": 2}}
+    settings = {"data": {"test": {}}, "budget": {"steps": 1}, "evaluation": UNSCORED}
     run(recipe_of(tmp_path / "a", tasks, **settings), data, tmp_path / "run")
     (tmp_path / "run" / "results.json").unlink()
     turned = recipe_of(tmp_path / "b", dict(reversed(tasks.items())), **settings)
@@ -143,7 +136,7 @@ def test_objectives_and_mixtures_are_each_tasks_own(data, tmp_path, tokenizer):
 def test_a_first_development_set_of_a_task(data, tmp_path):
     """Without data.dev the first task's stands without its name."""
     tasks = {"text": {**TEXT, "dev": {"path": "val.en", "language": "en"}}, "en-de": {"data": THERE, "share": 0.5}}
-    recipe = recipe_of(tmp_path / "a", tasks, {"dev": None}, evaluation={"every": 10, "best": "loss"})
+    recipe = recipe_of(tmp_path / "a", tasks, {"dev": None, "test": {}}, evaluation={"every": 10, "best": "loss"})
     run(recipe, data, tmp_path / "run")
     dev = json.loads((tmp_path / "run" / "results.json").read_text())["dev"]
     assert {"eval_loss", "eval_perplexity"} <= dev[0].keys()

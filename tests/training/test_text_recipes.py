@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
-from helpers.tiny_run import run, same_weights, write_recipe
+from helpers import tiny_run
+from helpers.tiny_run import killed, run, same_weights, write_recipe
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -26,20 +26,12 @@ LM = {"system": "lm", "shape": "tiny", "settings": {"d_model": 16, "decoder_laye
 DE = {"source": "de", "target": "de"}
 CLOZE = {"name": "encoder-cloze", "distorted": 0.4}
 EVALUATION = {"every": 4, "metrics": []}
+UNSCORED = {"evaluation": tiny_run.UNSCORED, "data": {"test": {}}}
 
 
 def recipe_of(folder: Path, **changes: Any) -> Path:
     folder.mkdir(exist_ok=True)
     return write_recipe(folder / "recipe.yaml", **{"evaluation": EVALUATION, **changes})
-
-
-def interrupted(folder: Path, to: Path) -> Path:
-    """A copy of a run that was killed after step 12."""
-    shutil.copytree(folder, to)
-    for name in ("best", "average", "checkpoints/checkpoint-20", "checkpoints/checkpoint-16"):
-        shutil.rmtree(to / name, ignore_errors=True)
-    (to / "results.json").unlink()
-    return to
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +65,13 @@ def test_a_language_model_is_trained_from_text(language_model, data, tmp_path):
         assert out[:, : prompt["input_ids"].shape[1]].equal(prompt["input_ids"])
     state = json.loads((folder / "checkpoints" / "checkpoint-20" / "trainer_state.json").read_text())
     assert state["best_metric"] == min(line["eval_loss"] for line in results["dev"])
-    again = interrupted(folder, tmp_path / "again")
+    again = killed(folder, tmp_path / "again", 20, 16)
     assert "going on from" in run(language_model / "recipe.yaml", data, again)
     assert same_weights(folder, again)
 
 
 def test_an_encoder_is_pretrained_and_its_folder_is_a_model(data, tmp_path):
-    """encoder-cloze and encoder-lm alone: resumed bit for bit; then taken apart by init_from."""
+    """encoder-cloze and encoder-lm alone; taken apart by init_from."""
     tokenizer = None
     for objective, head, kind in (
         (CLOZE, AutoModelForMaskedLM, "TransformerForMaskedLM"),
@@ -99,9 +91,6 @@ def test_an_encoder_is_pretrained_and_its_folder_is_a_model(data, tmp_path):
         model, told = head.from_pretrained(folder / "average", output_loading_info=True)
         assert not any(told.values())
         assert not [key for key in model.state_dict() if "decoder" in key]
-        again = interrupted(folder, tmp_path / name / "again")
-        run(recipe, data, again)
-        assert same_weights(folder, again)
         # The encoder begins a translation model; W_proj is dropped, the decoder initialised.
         sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
         sources = {"encoder": str(folder / "average"), "embeddings": str(folder / "average")}
@@ -110,7 +99,8 @@ def test_an_encoder_is_pretrained_and_its_folder_is_a_model(data, tmp_path):
             init_from=sources,
             model={"system": "transformer", "shape": "tiny", "settings": sizes},
             tokenizer={"path": str(tokenizer)},
-            evaluation={"every": 4},
+            budget={"steps": 2},
+            **UNSCORED,
         )
         told = run(translation, data, tmp_path / f"{name}-transfer" / "run")
         assert "init_from: encoder of" in told
@@ -133,7 +123,7 @@ def test_multi_task_of_all_five(data, tmp_path):
     tasks: dict[str, Any] = {name: {**task, "objective": name} for name, task in MULTI.items()}
     tasks["encoder-cloze"]["objective"] = CLOZE
     tasks = {"translation": {"data": PAIRS, "share": 2}, **tasks}
-    recipe = recipe_of(tmp_path, tasks=tasks, data={"train": None}, evaluation={"every": 4},
+    recipe = recipe_of(tmp_path, tasks=tasks, data={"train": None, "test": {}}, evaluation={"every": 4},
                        batch={"tokens": 60, "accumulate": 3})  # fmt: skip
     run(recipe, data, tmp_path / "run")
     results = json.loads((tmp_path / "run" / "results.json").read_text())
@@ -147,17 +137,9 @@ def test_multi_task_of_all_five(data, tmp_path):
     }  # fmt: skip
     _, told = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run" / "average", output_loading_info=True)
     assert not any(told.values())
-    again = interrupted(tmp_path / "run", tmp_path / "again")
+    again = killed(tmp_path / "run", tmp_path / "again", 20, 16)
     run(recipe, data, again)
     assert same_weights(tmp_path / "run", again)
-
-
-def test_a_task_without_a_share_is_plain_training(whole, data, tmp_path):
-    folder, _, _ = whole
-    tasks = {"translation": {"data": PAIRS}, "text": {**MULTI["encoder-cloze"], "objective": CLOZE, "share": 0}}
-    recipe = recipe_of(tmp_path, tasks=tasks, data={"train": None}, evaluation={"every": 4})
-    run(recipe, data, tmp_path / "run")
-    assert same_weights(folder, tmp_path / "run")
 
 
 def test_the_decoder_begins_with_a_language_model(language_model, data, tmp_path):
@@ -169,7 +151,8 @@ def test_the_decoder_begins_with_a_language_model(language_model, data, tmp_path
         init_from={"decoder": str(average), "embeddings": str(average)},
         tokenizer={"path": str(average)},
         model={"system": "transformer", "shape": "tiny", "settings": sizes},
-        evaluation={"every": 4},
+        budget={"steps": 2},
+        **UNSCORED,
     )
     run(recipe, data, tmp_path / "run")
     account = json.loads((tmp_path / "run" / "results.json").read_text())["init_from"]

@@ -24,16 +24,6 @@ def logits_of(model, batch):
         return model(**batch.inputs).logits
 
 
-def test_round_trip_is_exact(model, batch, tmp_path):
-    model.save_pretrained(tmp_path)
-    loaded, report = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert type(loaded) is type(model)
-    assert not any(report.values()), report
-    assert loaded.dtype == torch.float64
-    assert torch.equal(logits_of(loaded, batch), logits_of(model, batch))
-    assert not [name for name, p in loaded.named_parameters() if not p.requires_grad]
-
-
 def test_config_round_trip(member, tmp_path):
     config = member.config(dropout=0.25)
     config.save_pretrained(tmp_path)
@@ -42,16 +32,25 @@ def test_config_round_trip(member, tmp_path):
     assert loaded.to_dict() | {"_name_or_path": ""} == config.to_dict()
 
 
-def test_tying(member, tmp_path):
-    """What the config says is tied is one parameter, before and after loading, and is saved once."""
-    model = member.model()
+def test_round_trip_is_exact(member, model, batch, tmp_path):
+    """Weights and tables; what the config says is tied is one parameter, before and after, and is saved once."""
     model.save_pretrained(tmp_path)
+    loaded, report = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert type(loaded) is type(model)
+    assert not any(report.values()), report
+    assert loaded.dtype == torch.float64
+    assert torch.equal(logits_of(loaded, batch), logits_of(model, batch))
+    assert not [name for name, p in loaded.named_parameters() if not p.requires_grad]
+    buffers = dict(loaded.named_buffers())
+    assert bool(buffers) == (member.system not in RECURRENT)  # which have no tables
+    assert buffers.keys() == dict(model.named_buffers()).keys()
+    for name, value in model.named_buffers():  # not saved, they are computed anew
+        assert torch.equal(buffers[name], value.to(buffers[name].dtype)), name
     config = model.config
-    weights = [model.lm_head.weight, model.get_decoder().embed_tokens.weight, model.get_encoder().embed_tokens.weight]
     distinct = 3 - config.tie_word_embeddings - config.share_encoder_decoder_embeddings
-    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-    again = [loaded.lm_head.weight, loaded.get_decoder().embed_tokens.weight, loaded.get_encoder().embed_tokens.weight]
-    assert len({id(w) for w in weights}) == len({id(w) for w in again}) == distinct
+    for one in (model, loaded):
+        tables = [one.lm_head, one.get_decoder().embed_tokens, one.get_encoder().embed_tokens]
+        assert len({id(table.weight) for table in tables}) == distinct
     vocabularies = {config.vocab_size, config.decoder_vocab_size}
     saved = load_file(tmp_path / "model.safetensors")
     assert sum(1 for value in saved.values() if value.dim() == 2 and value.shape[0] in vocabularies) == distinct
@@ -185,17 +184,6 @@ def test_missing_weights_begin_like_new_ones(member, tmp_path, unwritten_is_nan)
         elif name in missing:
             assert 0 < float(value.std(unbiased=False)) < deviation * (1 + 5 * value.numel() ** -0.5), name
             assert abs(float(value.mean() - fresh[name].mean())) < 5 * deviation * (2 / value.numel()) ** 0.5, name
-
-
-def test_buffers_survive_the_meta_device(member, model, tmp_path):
-    """Tables that are not saved are computed anew, and hold what they held."""
-    model.save_pretrained(tmp_path)
-    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-    buffers = dict(loaded.named_buffers())
-    assert bool(buffers) == (member.system not in RECURRENT)  # which have no tables
-    assert buffers.keys() == dict(model.named_buffers()).keys()
-    for name, value in model.named_buffers():
-        assert torch.equal(buffers[name], value.to(buffers[name].dtype)), name
 
 
 def test_base_model_and_head_share_a_checkpoint(model, batch, tmp_path):

@@ -10,7 +10,7 @@ import logging
 
 import pytest
 import torch
-from helpers.contract import RECURRENT, assert_lively, members, of_each_kind
+from helpers.contract import KINDS, RECURRENT, assert_lively, members, members_once, of_each_kind
 from helpers.searching import assert_equal_loops, call_modules, compiled_step
 
 from hf_mlnmt import search
@@ -23,38 +23,30 @@ from hf_mlnmt.search.transformer import TransformerState
 
 # Random weights hardly ever end a sentence by themselves: the longer, the likelier </s> is made.
 ENDING = {"exponential_decay_length_penalty": (2, 1.2)}
-LIVELY = {"no_repeat_ngram_size": 1, "min_new_tokens": 4}  # the latter as in contract.DECODING
 # What a step can do wrong: beams that cross, and sentences that leave. The rules for stopping know no system.
-BEAMS = {
-    "beams, lively": {"num_beams": 4, "num_return_sequences": 2, **LIVELY},
-    "beams that end": {"num_beams": 4, "num_return_sequences": 4, **ENDING},
-}
-# Hypotheses that do not meet, one of each sentence or several.
-APART = {
-    "greedy": ENDING,
-    "sampling": {**ENDING, "do_sample": True, "top_k": 0, "num_return_sequences": 3, "temperature": 1.5},
-}
+BEAMS = {"num_beams": 4, "num_return_sequences": 4, **ENDING}
+LAST = {member.system: member for member in members_once()}
 
 
-def assert_finds_what_transformers_finds(model, batch, monkeypatch, how):
-    found = assert_equal_loops(model, monkeypatch, **batch.encoder_inputs, **(BEAMS | APART)[how])
-    if "lively" in how:
-        assert_lively(found)
+def test_it_finds_what_transformers_finds(model, batch, monkeypatch):
+    assert_lively(assert_equal_loops(model, monkeypatch, **batch.encoder_inputs, **BEAMS))
 
 
-@pytest.mark.parametrize("how", BEAMS)
-def test_it_finds_what_transformers_finds(model, batch, monkeypatch, how):
-    assert_finds_what_transformers_finds(model, batch, monkeypatch, how)
+def test_sampling(model, batch, monkeypatch):
+    """Hypotheses of a sentence that do not meet."""
+    options = {"do_sample": True, "top_k": 0, "num_return_sequences": 3, "temperature": 1.5, **ENDING}
+    assert_equal_loops(model, monkeypatch, **batch.encoder_inputs, **options)
 
 
-@pytest.mark.parametrize("how", APART)
-def test_without_beams(model, batch, monkeypatch, how):
-    assert_finds_what_transformers_finds(model, batch, monkeypatch, how)
+@pytest.mark.parametrize("system", KINDS)
+def test_greedily(system, batch, monkeypatch):
+    """One hypothesis of each sentence."""
+    assert_equal_loops(LAST[system].model(), monkeypatch, **batch.encoder_inputs, **ENDING)
 
 
 def test_a_prompt_of_several_tokens(model, batch, monkeypatch):
     arguments = {**batch.encoder_inputs, "decoder_input_ids": batch.target[:, :2], "num_beams": 3}
-    assert_equal_loops(model, monkeypatch, **arguments, **LIVELY)
+    assert_equal_loops(model, monkeypatch, **arguments, no_repeat_ngram_size=1, min_new_tokens=4, max_new_tokens=4)
 
 
 def test_steps_are_compiled(member, model):
@@ -73,31 +65,30 @@ def test_steps_are_compiled(member, model):
 POST = [member for member in members() if member.variant == "post"]
 
 
-@pytest.mark.parametrize("system", POST, ids=str)
+@pytest.mark.parametrize("system", [one for one in POST if one.system in KINDS], ids=str)
 def test_called_as_modules(system, batch, monkeypatch):
     """As on a GPU: every slot serves its modules."""
     call_modules(monkeypatch)
-    for how in BEAMS:
-        assert_finds_what_transformers_finds(system.model(), batch, monkeypatch, how)
+    test_it_finds_what_transformers_finds(system.model(), batch, monkeypatch)
 
 
 @pytest.mark.parametrize("system", of_each_kind(POST))
 def test_a_family_that_nobody_knows(system, batch, monkeypatch):
     call_modules(monkeypatch)
     monkeypatch.setattr(transformer, "find_family", lambda *a: None)
-    for how in BEAMS:
-        assert_finds_what_transformers_finds(system.model(), batch, monkeypatch, how)
+    test_it_finds_what_transformers_finds(system.model(), batch, monkeypatch)
 
 
-def test_pruned_histories(member, model, batch, monkeypatch):
+@pytest.mark.parametrize("system", KINDS)
+def test_pruned_histories(system, batch, monkeypatch):
     """Slots that nobody looks back at are forgotten, several times."""
     pruned = []
-    monkeypatch.setattr(transformer, "PRUNE_FROM", 16)
+    monkeypatch.setattr(transformer, "PRUNE_FROM", 10)
     prune = TransformerState.prune
     monkeypatch.setattr(TransformerState, "prune", lambda self: (pruned.append(self.slots), prune(self)))
-    arguments = {"num_beams": 4, "max_new_tokens": 20, "min_new_tokens": 18}
-    assert_equal_loops(model, monkeypatch, **batch.encoder_inputs, **arguments)
-    assert (len(pruned) > 1) == (member.system not in RECURRENT)  # whose state has one size, whatever the length
+    arguments = {"num_beams": 4, "max_new_tokens": 14, "min_new_tokens": 13}
+    assert_equal_loops(LAST[system].model(), monkeypatch, **batch.encoder_inputs, **arguments)
+    assert (len(pruned) > 1) == (system not in RECURRENT)  # whose state has one size, whatever the length
 
 
 def test_the_reason_for_the_slow_loop_is_told(batch, monkeypatch, caplog):
