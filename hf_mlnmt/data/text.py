@@ -207,7 +207,7 @@ def check_untold(tokenizer: Any, name: str) -> None:
     if hasattr(tokenizer, "src_lang"):
         raise UserError(
             f"{name}: its tokenizer puts codes of languages around a text, as its own model alone reads them (M2M100, "
-            "NLLB, mBART). Begin with that model (init_from, without model.system), or train a tokenizer."
+            "NLLB, mBART). Begin with that model, not imported (init_from, without model.system), or train a tokenizer."
         )
 
 

@@ -34,7 +34,7 @@ from hf_mlnmt.common.model_folder import auto_class_of, check_model_folder, read
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.directions import direction, is_told
 from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter
-from hf_mlnmt.data.text import TextSpec, read_text
+from hf_mlnmt.data.text import TextSpec, check_untold, read_text
 from hf_mlnmt.data.tokenizer import languages_of as codes_of
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.data.words import words
@@ -324,10 +324,12 @@ def _config_to_tune(model: str, languages: tuple[str, str], data: Path) -> Any:
                 f"{model}: is made of several models (a bridge or a fused one), and --pair tunes none. Give one "
                 "of those that a fused model was made of; a bridge is trained by a recipe (docs/multilingual.md)."
             )
-        there, source = direction_of(folder), load_tokenizers(folder).source
+        ours, there, source = architecture_of(config), direction_of(folder), load_tokenizers(folder).source
         codes = codes_of(source)
         base = SimpleNamespace(config=config)
-        if architecture_of(config) is None and is_told(base, source):
+        if ours is not None:
+            check_untold(source, model)
+        elif is_told(base, source):
             direction(base, source, *languages, model)  # an unknown code is named
         if there and not all(map(same_language, there, languages)):
             raise UserError(

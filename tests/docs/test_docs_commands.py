@@ -36,6 +36,8 @@ PARSED = {
     r"^hf-mlnmt sweep .*,key-value-full": "29 systems take their time; the ones of docs/sweeps.md run",
     r"--format firefox ": "it wants a student: tests/export/test_export_firefox.py",
     r"^hf-mlnmt (?:export|publish) runs/tiny/": "it goes on with a student: tests/export/test_static_space.py",
+    r"runs/mine\.eng_Latn": "it goes on with a fine-tuned NLLB: tests/training/test_pretrained.py",
+    r"^hf-mlnmt model [a-z-]+ facebook/": "it wants a model of the Hub: tests/convert/test_vocabulary_changes.py",
     r"^hf-mlnmt export runs/demo": "torch.onnx takes its time; tests/export/test_export_cli.py runs it",
 }
 RUN_BY_TESTS = {
