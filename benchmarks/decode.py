@@ -278,10 +278,9 @@ def compare_costs(name: str, options: argparse.Namespace) -> dict[str, float]:
     The pipeline's look at its first translations, once for a calibrated model, is no part of it.
     """
     from hf_mlnmt.generation import TranslationPipeline
-    from hf_mlnmt.generation.choosing.confidence import KEY
 
     translate = TranslationPipeline.from_pretrained(name, device=options.device)
-    setattr(translate.model.generation_config, KEY, None)
+    translate.model.generation_config.confidence = None
     lines = list(itertools.islice(read_lines(options.source), options.sentences))
     references = itertools.islice(read_lines(options.reference), options.sentences)
     words = [max(line.split(), key=len).strip('.,"') for line in references]

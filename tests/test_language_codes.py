@@ -223,6 +223,7 @@ def test_verbs_refuse_files_and_models_of_other_languages(files, command):
 def test_no_verb_with_a_model_and_files_is_forgotten():
     others = {"train", "sweep", "demo", "import", "describe", "model average", "model fuse", "model drop-auxiliaries"}
     others |= {"analyse cost", "analyse curves"}  # which read no text, or recipes (below)
+    others |= {"model trim", "model add-language"}  # text of any language to keep, or of a new one
     top = dict(get_command(app).commands)
     groups = {name: command.commands for name, command in top.items() if hasattr(command, "commands")}
     verbs = {name for name in top if name not in groups}

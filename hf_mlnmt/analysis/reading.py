@@ -45,7 +45,7 @@ class Pass:
 
 
 def between(systems: Systems, source_language: str | None, target_language: str | None) -> Systems:
-    """Returns the systems; of those with an encoder or decoder for each language, the model of these two.
+    """Returns the systems; one with modules for each language is replaced by its model of these two languages.
 
     Raises: UserError with the languages that there are, when one is lacking or unknown.
     """

@@ -173,7 +173,7 @@ class Encoded:
         return self.gather(np.array([int(index) % len(self)]))[0]
 
     def lengths(self, number: int, indices: Any) -> np.ndarray:
-        """Returns the subwords of these items (indices, a slice, a mask) on the side of a number, int32."""
+        """Counts the subwords of these items (indices, a slice, a mask) in column `number` of meta.json, int32."""
         name = self.meta["columns"][number]
         if name not in self._lengths:
             shards = map(self._shard, range(len(self._names)))

@@ -42,7 +42,7 @@ def scattered(places: np.ndarray, size: int, draws: np.random.Generator) -> np.n
 
 
 class Indices(Protocol):
-    """Numbers that are asked for by arrays of their places, or slices, int64: an array, or what computes them."""
+    """A row of int64 numbers, indexed by arrays or slices: an array, or an object that computes them when asked."""
 
     def __len__(self) -> int: ...
 

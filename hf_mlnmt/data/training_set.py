@@ -45,7 +45,7 @@ class Drawn:
         return self.encoded[int(self.indices[[index]][0])]
 
     def lengths(self, number: int, indices: Any) -> np.ndarray:
-        """Returns the subwords of the items at these indices on the side of a number, int32."""
+        """Counts the subwords of the items at these indices in column `number`, int32."""
         return self.encoded.lengths(number, self.indices[indices])
 
     def gather(self, indices: np.ndarray) -> Examples:
@@ -176,7 +176,7 @@ class Corpora(TrainingSet):
         return self.parts[part][index - int(self.starts[part])]
 
     def lengths(self, number: int, indices: Any) -> np.ndarray:
-        """Returns the subwords of the items at these indices on the side of a number, int32."""
+        """Counts the subwords of the items at these indices in column `number`, int32."""
         indices = as_places(indices, len(self))
         found = np.empty(len(indices), np.int32)
         for part, inside, within in _by_part(indices, self.starts):

@@ -122,7 +122,7 @@ class _Word(Part):
         return raw
 
     def whole(self, first: int) -> str:
-        """Returns an element as it is written."""
+        """Returns an element as text; paragraph properties of Word get the direction of the target language."""
         whole = super().whole(first)
         word = whole.startswith("<w:pPr") and self.reading.language
         return _directed(whole, "pPr", "bidi", self.reading.right_to_left) if word else whole

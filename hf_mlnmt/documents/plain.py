@@ -77,7 +77,7 @@ def _cue_tokens(cue: str) -> list[Token]:
 def tag(raw: str) -> Token:
     """Makes a tag's token: "start"/"end" of an element, "mark" if it has no partner (<0/>, &copy;), "line" for <br>."""
     name = re.sub(r"\W.*", "", raw.lstrip("</"), flags=re.DOTALL).lower()
-    if name == "br" or raw == "&nbsp;":  # words on both sides
+    if name == "br" or raw == "&nbsp;":  # parts the words before it from those behind it
         return Token("line", raw)
     if (raw[1:2].isdigit() and ":" in raw) or raw[0] in "{&" or raw.endswith("/>"):
         return Token("mark", raw)

@@ -212,7 +212,7 @@ class BeamStateLayer(BeamCacheLayer):
 
     counts_positions = False
     states: Any = None
-    place: Any = None  # of the states of beams
+    place: Any = None  # where `storage` keeps the states of beams
     of_beams = False
 
     def real_positions(self, real: Tensor | None) -> Tensor | None:

@@ -40,7 +40,7 @@ def length_penalties(config: Any, length: int, longest: int) -> tuple[float, flo
 
 
 def normalized(log_probability: Any, penalty: Any, length: Any) -> Any:
-    """Returns the score of a hypothesis of this length: log P / length^penalty; a penalty as generate() takes it."""
+    """Returns the score of a hypothesis of this length: log P / length^penalty (as `Hypotheses.finish` does)."""
     return log_probability / length**penalty
 
 

@@ -70,7 +70,7 @@ def stop_if_preparing(
         return
     others = {name: value for name, value in arguments.items() if name not in ("encoder_outputs", "attention_mask")}
     plain = others.keys() <= HANDLED and all(type(processor) in ROW_BY_ROW for processor in processors)
-    family = getattr(decoder, "family", None)  # so a loop can begin with what an encoder returns
+    family = getattr(decoder, "family", None)  # None: a loop needs more than an encoder's output
     if family is None or not plain or input_ids.shape[1] != 1 or decoder.normalized:
         raise _HandedOver(None)
     head, start = decoder.model.lm_head, int(input_ids[0, 0])
@@ -159,7 +159,7 @@ class UnencodedSources(NamedTuple):
         return ready_sentences(model)
 
     def encode(self, model: Any) -> Any:
-        """Encodes them: an output that is the caller's own. On a CPU some at a time, if something is called between."""
+        """Encodes the sources; the caller may change the output. On a CPU in parts, if callbacks are called between."""
         encoder, most = model.get_encoder(), len(self.ids)
         if self.rules.callbacks and self.ids.device.type == "cpu":
             most = max(1, ENCODED // self.ids.shape[1])

@@ -5,7 +5,7 @@ filled up to the shapes of few `Buckets` (`batch.buckets` in a recipe), chosen f
 `Buckets.fit` begins with a fine grid and removes the bucket that costs least, again and again; a sentence is in the
 cheapest bucket that it fits in. What does not fill a batch goes on to the next bucket that it fits in where that costs
 less than rows without a sentence. 64 buckets pad 3 % of captions and 7 % of news, 128 pad 5 % of news
-(tests/training/test_buckets.py).
+(tests/training/test_buckets.py). tasks.py pads a batch to its bucket, captured.py runs each shape as a graph.
 
 An epoch of two million sentences or more is not sorted as a whole: it is cut into windows of a million, drawn by a
 permutation of which only a window's part is computed at a time. A start takes as long as a window, however many there

@@ -100,7 +100,7 @@ def _short(value: Any) -> str:
 RECIPE, MADE_FROM = "recipe.yaml", "made_of.json"
 PAIR = "pair"  # what training/pair.py writes before the run begins
 PRODUCTS = "products.json"  # which library multiplies in this run
-ALPHAS = "alphas.json"  # by which inputs are rounded in one with precision.int8
+ALPHAS = "alphas.json"  # scales of the inputs of linear layers, with precision.int8
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 

@@ -1,6 +1,7 @@
 """Tasks, of which a training is a list: each a training set, an objective and a share of the batches.
 
-A recipe's `tasks` become these in preparation.py.
+A recipe's `tasks` become these in preparation.py. A batch is of one task; the losses of a step's batches are added up,
+each divided by its own task's items (trainer.py).
 
 Which task comes when follows from the shares, which hold exactly, and from the seed (`TaskSchedule`). `task_sampler`
 says which examples are in the batches of a process, and in which order; `task_loader` loads and collates them.

@@ -363,7 +363,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     def compute_loss(
         self, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Computes a task's loss, times the processes if gradients are averaged. num_items_in_batch: by task."""
+        """Returns a task's loss, multiplied by the number of processes if gradients are averaged. Items are by task."""
         if return_outputs:
             return super().compute_loss(model, inputs, True, num_items_in_batch)
         task, batch = _split(inputs)

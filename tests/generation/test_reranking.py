@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
 from hf_mlnmt.common.made_from import identity_of_model
-from hf_mlnmt.data import directions
 from hf_mlnmt.data.directions import Direction
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.choosing import reranking
 from hf_mlnmt.generation.choosing.reranking import Reranker, coverage_of
+from hf_mlnmt.generation.translating import loading
 from hf_mlnmt.generation.translating.alignments import SourceAttention
 from hf_mlnmt.generation.translating.options import DecodingOptions
 
@@ -218,7 +218,7 @@ def test_a_source_that_is_read_twice_is_covered_once():
 def test_a_model_of_several_languages_is_told_its_direction(ours, monkeypatch, kind, pair):
     asked = []
     monkeypatch.setattr(reranking, "is_told", lambda model, tokenizer: True)
-    monkeypatch.setattr(directions, "direction", lambda *given: asked.append(given[2:4]) or Direction())
+    monkeypatch.setattr(loading, "direction", lambda *given: asked.append(given[2:4]) or Direction())
     Reranker({"features": {f"{kind}={ours}": 1.0}}, languages=("en", "de"))
     assert asked == [pair]
 

@@ -60,7 +60,7 @@ class LineScorer:
                 "It must write a number for each line and nothing else to standard output."
             )
         writer = threading.Thread(target=self._write, args=(self.process, lines), daemon=True)
-        writer.start()  # beside the reading: both pipes have an end
+        writer.start()  # a thread writes while this one reads: a full pipe would block both processes
         answers: list[str] = []
         while len(answers) < count:
             try:

@@ -236,5 +236,5 @@ def _check_lengths(name: str, config: Any, sequences: Sequence[Sequence[int]]) -
 
 
 def coverage_of(weights: Any) -> float:
-    """Returns the coverage of a source, of the attention (target subwords, source subwords) over it."""
+    """Sums log min(1, the attention that a source subword gets), at least log 1e-4; weights: (target, source)."""
     return float(weights.sum(0).clamp(min=1e-4, max=1.0).log().sum())

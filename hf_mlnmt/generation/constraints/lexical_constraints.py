@@ -432,7 +432,7 @@ class WholePart(NamedTuple):
 
     @classmethod
     def of(cls, part: str, counts: Mapping[str, int]) -> WholePart:
-        """Makes it of a part; counts: how often the source has each of its kept parts."""
+        """Makes the rule for one kept part of a source. counts: {kept part: how often the source has it}."""
         found = rb"(?<![\w\x80-\xff])" * part[0].isalnum() + re.escape(plain(part.encode()))
         there = re.compile(found + rb"(?![\w\x80-\xff])" * part[-1].isalnum())
         times = sum(number * len(there.findall(plain(other.encode()))) for other, number in counts.items())

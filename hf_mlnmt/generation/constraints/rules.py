@@ -83,7 +83,7 @@ class TextConstraints:
         return Terms(options.terms, options.terms_ignore_case, self.spelling, self.processing)
 
     def of_line(self, name: str, line: int) -> Any:
-        """Returns an option of OF_TEXTS of a line, "" for none. Raises: UserError where there are fewer than lines."""
+        """Returns an option of OF_TEXTS for a line, "" for none. Raises: OptionError where it has too few."""
         given, number = getattr(self.options, name), line - self.first_line
         if given is None or isinstance(given, str):
             return given or ""
