@@ -142,7 +142,7 @@ def _build(member: Member, seed: int, dtype: torch.dtype, **overrides: Any) -> P
 
 @contextmanager
 def lent(member: Member) -> Iterator[PreTrainedModel]:
-    """The member's model, made once. Its mode, attention and gradients are put back; changed weights are its end."""
+    """The member's model, made once. Mode, attention, gradients are put back; changed weights or hooks are its end."""
     model = _LENT.get(member) or _LENT.setdefault(member, member.model())
     attention, weights = model.config._attn_implementation, _state_of(model)
     yield model
@@ -157,7 +157,9 @@ _LENT: dict[Member, PreTrainedModel] = {}
 
 
 def _state_of(model: nn.Module) -> list[tuple[int, int]]:
-    return [(id(parameter), parameter._version) for parameter in model.parameters()]
+    """Weights, and hooks: Transformers leaves its own behind where hidden states or attentions were asked for."""
+    hooks = [(len(module._forward_hooks), len(module._forward_pre_hooks)) for module in model.modules()]
+    return hooks + [(id(parameter), parameter._version) for parameter in model.parameters()]
 
 
 @functools.cache
