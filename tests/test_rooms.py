@@ -34,7 +34,7 @@ CEILINGS = {
     "training": (7_690, 28),
     "zoo": (600, 4),
 }
-TOTAL, TESTS = 58_820, 52_800
+TOTAL, TESTS = 58_820, 52_830
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 
