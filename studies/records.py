@@ -61,7 +61,7 @@ def trained_here(root: Path) -> Iterator[tuple[str, str]]:
 
 def model_class_of(recipe: Recipe) -> Any:
     """The class of its model."""
-    return find_system(recipe.model.system).architecture.head_class
+    return find_system(str(recipe.model.system)).architecture.head_class
 
 
 def config_text(recipe: Recipe) -> str:
