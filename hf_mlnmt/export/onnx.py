@@ -153,7 +153,9 @@ def write(model: Any, folder: Path) -> None:
             f"{type(model).__name__} cannot be exported to ONNX: it searches with several models at once. Export its "
             "members one by one, or use `hf-mlnmt translate`, which runs it."
         )
-    model = traceable(model)
+    model = copy.deepcopy(model).eval().float()
+    if model._can_set_attn_implementation():  # written out: no operator that only some runtimes have, and always a mask
+        model.set_attn_implementation("eager")
     sample, other = Sample(model, _TRACED), Sample(model, _OTHER)
     source = [f"source_{index}" for index in range(len(sample.source))]
     past = [f"past_{index}" for index in range(len(sample.past))]
@@ -176,14 +178,6 @@ def write(model: Any, folder: Path) -> None:
         folder / ENCODER,
     )
     config.save_pretrained(folder)
-
-
-def traceable(model: Any) -> Any:
-    """Returns a copy in float32 whose attention is written out: no operator that only some runtimes have."""
-    model = copy.deepcopy(model).eval().float()
-    if model._can_set_attn_implementation():
-        model.set_attn_implementation("eager")
-    return model
 
 
 def _axes(states: list[Tensor], others: list[Tensor]) -> list[dict[int, str]]:

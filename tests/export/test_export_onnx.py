@@ -1,7 +1,4 @@
-"""ONNX: both graphs give our log probabilities and generate()'s greedy outputs, for a system of every family.
-
-A pair of graphs takes PyTorch twenty seconds, a step that is traced and no more two.
-"""
+"""ONNX: both graphs give our log probabilities and generate()'s greedy outputs, for a system of every family."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ import pytest
 import torch
 from helpers.contract import of_each_kind
 from helpers.export_toys import joint_tokenizer, run_page, toy_model, two_tokenizers, write_folder
-from torch.utils._pytree import tree_map_only
 
 from hf_mlnmt import TransformerConfig, config_for
 from hf_mlnmt.common.errors import UserError
@@ -44,10 +40,9 @@ OVERRIDES = {
 }
 
 
-# One with code of its own for a graph, and a decoder with a state; the others are traced as the baseline is.
-@pytest.mark.parametrize("system", of_each_kind(FAMILIES, ("transformer", "rnn")))
-def test_outputs_are_generates(system, tmp_path, caplog, capsys, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("torch"), "handlers", [caplog.handler])  # PyTorch hands nothing on
+# Those with code of their own for a graph, and a decoder with a state; the others are traced as the baseline is.
+@pytest.mark.parametrize("system", of_each_kind(FAMILIES, ("transformer", "full-dc", "rnn")))
+def test_outputs_are_generates(system, tmp_path, capsys, monkeypatch):
     tokenizers = two_tokenizers() if system == "transformer" else joint_tokenizer()
     model = toy_model(tokenizers, system, **OVERRIDES.get(system, {}))
     before = model.config._attn_implementation
@@ -56,7 +51,6 @@ def test_outputs_are_generates(system, tmp_path, caplog, capsys, monkeypatch):
     assert found["largest_difference_of_log_probabilities"] < 1e-4
     assert found["greedy"] == {"same_sentences": 1.0, "same_tokens": 1.0}
     assert model.config._attn_implementation == before
-    assert "torchvision" not in caplog.text
     if system in ("transformer", "rnn"):
         check_sizes(model, exported.folder)
     check_for_transformers_js(exported.folder, model, tokenizers, tmp_path)
@@ -70,32 +64,13 @@ def test_outputs_are_generates(system, tmp_path, caplog, capsys, monkeypatch):
             export_onnx.check(tmp_path / "exported-onnx", model, tokenizers)
 
 
-@pytest.mark.parametrize(
-    ("system", "fields"),
-    [("full-dc", {}), ("rnn", {"input_feeding": False})],
-    ids=["states beside keys and values", "no input feeding"],
-)
-@torch.no_grad()
-def test_a_step_is_traced_for_all_sizes(system, fields):
-    """A decoder without input feeding too begins with the encoder's states, whatever the padding is."""
-    model = export_onnx.traceable(toy_model(joint_tokenizer(), system, encoder_layers=1, **fields))
-    sizes = export_onnx.Sizes(3, 11, 5), export_onnx.Sizes(2, 7, 4)
-    sample, other = (export_onnx.Sample(model, each) for each in sizes)
-    axes = [export_onnx._axes(getattr(sample, name), getattr(other, name)) for name in ("source", "past")]
-    inputs = sample.decoder_input_ids, sample.attention_mask, sample.source, sample.past
-    shapes = ({0: "batch"}, {0: "batch", 1: "source"}, *axes)
-    shapes = tree_map_only(str, lambda name: torch.export.Dim.DYNAMIC, shapes)
-    graph = torch.export.export(export_onnx.Decode(model, sample), inputs, dynamic_shapes=shapes, strict=False)
-    step = graph.module(check_guards=False)
-    ids, mask = pad([[*[7] * 12, 1], [5, 1]], 0)
-    past = [state[:2].new_zeros([{"batch": 2, "past": 0}.get(by.get(at), size) for at, size in enumerate(state.shape)])
-            for state, by in zip(sample.past, axes[1])]  # fmt: skip
-    source = export_onnx.Encode(model, sample, axes[1], list(range(len(axes[0]))))(ids, mask)
-    target, found = torch.tensor([[3, 9, 8, 7], [3, 5, 6, 4]]), []
-    for tokens in target.split(1, dim=1):
-        logits, past = step(tokens, mask, source, past)
-        found.append(logits)
-    torch.testing.assert_close(torch.cat(found, 1), model(ids, mask, target).logits, atol=1e-4, rtol=0)
+def test_a_recurrent_decoder_without_input_feeding(tmp_path, caplog, monkeypatch):
+    """It too begins with the encoder's states, which are read both ways whatever the padding is."""
+    model = toy_model(joint_tokenizer(), "rnn", decoder_layers=2, input_feeding=False)
+    monkeypatch.setattr(logging.getLogger("torch"), "handlers", [caplog.handler])  # PyTorch hands nothing on
+    export_onnx.write(model, tmp_path)
+    assert "torchvision" not in caplog.text
+    check_sizes(model, tmp_path)
 
 
 def check_sizes(model, folder):
