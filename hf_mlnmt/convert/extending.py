@@ -34,8 +34,8 @@ from hf_mlnmt.convert.trimming import (
     batches,
     cut,
     is_bpe,
-    read_sentencepiece,
     sentencepiece_files,
+    sentencepiece_message,
 )
 from hf_mlnmt.data.directions import code_tokens, language_codes
 from hf_mlnmt.data.lines import read_lines
@@ -205,7 +205,7 @@ def _add_to_files(
     if not (folder / TOKENIZER).is_file():
         write_json(folder / VOCABULARY, read_json(folder / VOCABULARY) | dict(numbers))
         for file in sentencepiece_files(folder):
-            model = read_sentencepiece(file)
+            model = sentencepiece_message(file)
             scores = {piece.piece: piece.score for piece in model.pieces}
             for entry in (entry for entry in numbers if entry not in codes and entry not in scores):
                 scores[entry] = _score(scores, joined.get(entry), is_bpe(model))

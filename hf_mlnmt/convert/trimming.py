@@ -35,6 +35,7 @@ from transformers import AutoTokenizer
 from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.common.files import read_json, write_json
 from hf_mlnmt.common.model_folder import TARGET_TOKENIZER, load_model
+from hf_mlnmt.data.directions import code_tokens, language_codes
 from hf_mlnmt.data.lines import read_lines
 
 TOKENIZER, VOCABULARY, SETTINGS = "tokenizer.json", "vocab.json", "tokenizer_config.json"
@@ -117,6 +118,7 @@ def count(tokenizer: Any, texts: Iterable[Path]) -> dict[str, int]:
 
 
 def batches(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Yields the lines by the thousand."""
     lines = iter(lines)
     while batch := list(islice(lines, _BATCH)):
         yield batch
@@ -174,8 +176,6 @@ def _cut_files(folder: Path, tokenizer: Any, used: set[str], languages: Sequence
 
 def _codes_left_out(tokenizer: Any, languages: Sequence[str] | None) -> set[str]:
     """Returns the tokens of codes that go. Raises: UserError for a language that the tokenizer does not know."""
-    from hf_mlnmt.data.directions import code_tokens, language_codes
-
     if languages is None:
         return set()
     tokens = dict(zip(language_codes(tokenizer), code_tokens(tokenizer), strict=True))
@@ -197,9 +197,9 @@ def _cut_tokenizer_json(folder: Path, used: set[str], left_out: set[str]) -> lis
         merges = [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in model["merges"]]
         ranks = {pair: rank for rank, pair in enumerate(merges)}
         used = used | _merged_from(used, lambda left, right: ranks.get((left, right), math.inf))
-    fixed = left_out if folder_can_leave_out(folder) else set()
+    gone = left_out if _takes_codes_from(folder) else set()
     stay = {token for token in entries if token in used or token in added or spells(token)} | added.keys()
-    stay -= fixed
+    stay -= gone
     numbers = {**entries, **added}
     ids = sorted({numbers[token] for token in stay})
     new = {number: place for place, number in enumerate(ids)}
@@ -211,7 +211,7 @@ def _cut_tokenizer_json(folder: Path, used: set[str], left_out: set[str]) -> lis
         if model.get("unk_id") is not None:
             model["unk_id"] = new[model["unk_id"]]
     content["added_tokens"] = [
-        {**token, "id": new[token["id"]]} for token in content["added_tokens"] if token["content"] not in fixed
+        {**token, "id": new[token["id"]]} for token in content["added_tokens"] if token["content"] not in gone
     ]
     for place in _templates(content.get("post_processor")):
         place["ids"] = [new[number] for number in place["ids"]]
@@ -219,13 +219,13 @@ def _cut_tokenizer_json(folder: Path, used: set[str], left_out: set[str]) -> lis
     settings = read_json(folder / SETTINGS)
     for key in ("extra_special_tokens", "additional_special_tokens"):
         if isinstance(settings.get(key), list):
-            settings[key] = [token for token in settings[key] if token not in fixed]
+            settings[key] = [token for token in settings[key] if token not in gone]
     settings.pop("added_tokens_decoder", None)  # the ids of before; tokenizer.json has them
     write_json(folder / SETTINGS, settings)
     return ids
 
 
-def folder_can_leave_out(folder: Path) -> bool:
+def _takes_codes_from(folder: Path) -> bool:
     """Returns whether the tokenizer's class takes its codes from the folder; mBART's has a list of its own."""
     return "MBart" not in read_json(folder / SETTINGS).get("tokenizer_class", "")
 
@@ -259,7 +259,7 @@ def sentencepiece_files(folder: Path) -> list[Path]:
     return [file for file in sorted(folder.iterdir()) if file.suffix in (".spm", ".model")]
 
 
-def read_sentencepiece(file: Path) -> Any:
+def sentencepiece_message(file: Path) -> Any:
     """Returns a SentencePiece model as protobuf's message, to be changed and written again."""
     try:
         from sentencepiece import sentencepiece_model_pb2
@@ -277,7 +277,7 @@ def is_bpe(model: Any) -> bool:
 
 def _cut_sentencepiece(file: Path, used: set[str]) -> set[str]:
     """Cuts a SentencePiece model; returns the pieces that stay."""
-    model = read_sentencepiece(file)
+    model = sentencepiece_message(file)
     if is_bpe(model):
         ranks = {piece.piece: -piece.score for piece in model.pieces if piece.type == piece.NORMAL}
         used = used | _merged_from(used, lambda left, right: ranks.get(left + right, math.inf))

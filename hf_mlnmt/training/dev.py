@@ -45,7 +45,7 @@ class DevSet:
         objective: whose loss is measured; None: translation, without smoothing. Its `items` must be one number.
         languages: {"source": "en", "target": "de"}, between which a model of several languages translates.
         told: arguments of generate() by which the model is told the languages.
-    parts: an objective, and of how many first sentences the parts of its loss are measured too, per item.
+        parts: an objective, and of how many first sentences the parts of its loss are measured too, per item.
     """
 
     dataset: Any

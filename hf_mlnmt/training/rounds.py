@@ -5,7 +5,7 @@ translations. More rounds iterate it in both directions (Hoang et al. 2018, "Ite
 Machine Translation").
 
 The folder has <round>.synthetic/, what was translated for it, and <round>/, its training, as any other's. run.py trains
-the rounds.
+the rounds. Text that the model of init_from translates itself, so that it is not forgotten (`keep`), is in kept/.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from hf_mlnmt.common.keys import build
 from hf_mlnmt.common.languages import check_direction, check_language
 from hf_mlnmt.common.model_folder import check_name
 from hf_mlnmt.data.corpus import MANIFEST, check_some
+from hf_mlnmt.data.directions import told_of
 from hf_mlnmt.generation.synthetic.back_translation import Method, Settings, Watcher, back_translate
 from hf_mlnmt.recipe.reading import REVERSE, lay_over, read_content, recipe_of, turn_round
-from hf_mlnmt.recipe.schema import FILE_NAME, Recipe, Round, TranslationSection
+from hf_mlnmt.recipe.schema import FILE_NAME, Recipe, Round, TaskSection, TranslationSection
+from hf_mlnmt.training.init_from import local_folder, read_sources
 
 
 @dataclass(frozen=True)
@@ -185,3 +187,38 @@ def _check_model(
         raise UserError(f"{where}: round {section.model} comes later; name an earlier one.")
     check_name(section.model)
     check_direction(section.model, planned.languages[:: 1 if section.forward else -1], f"{where}: {section.model}")
+
+
+# Learning without forgetting: Li and Hoiem 2016, arXiv:1606.09282, here on whole translations (Kim and Rush 2016, 3.2)
+
+KEPT = "kept"  # the task, and its folder in the run's
+
+
+def translate_kept(recipe: Recipe, data: Path, output: Path, watcher: Watcher) -> None:
+    """Translates the text of `keep` by the model of init_from; what was interrupted goes on.
+
+    Raises: UserError for text of another language, and for languages that the model is not told by these codes.
+    """
+    keep = recipe.keep
+    assert keep is not None
+    languages, files = keep.languages or recipe.languages, [keep.text] if isinstance(keep.text, str) else keep.text
+    for name in files:
+        check_language(name, languages.source, f"{recipe.path}: keep.text is", "Give text of that language.")
+    model = local_folder(read_sources(recipe.init_from or {})["all"], data, f"{recipe.path}: init_from")
+    settings = Settings(limit=keep.limit, **told_of(model, languages.source, languages.target))
+    texts = [data / name for name in files]
+    check_some(back_translate(model, texts, output / KEPT, settings=settings, forward=True, watcher=watcher))
+
+
+def with_kept(recipe: Recipe, output: Path) -> Recipe:
+    """Returns a recipe in which `keep` has become a task beside what else is trained, if its corpus is there."""
+    if recipe.keep is None or not (output / KEPT / MANIFEST).is_file():
+        return recipe
+    keep, tasks = recipe.keep, recipe.sections()
+    if KEPT in tasks:
+        raise UserError(f"{recipe.path}: tasks.{KEPT}: this is the name of the task of `keep`. Choose another.")
+    whole = sum(section.share for section in tasks.values())
+    share = whole * keep.share / (1 - keep.share)
+    tasks[KEPT] = TaskSection({"synthetic": str(output / KEPT)}, share=share, languages=keep.languages)
+    data = replace(recipe.data, train=None)
+    return replace(recipe, data=data, tasks=tasks, objective="translation", keep=None)

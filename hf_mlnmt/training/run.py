@@ -62,12 +62,11 @@ from hf_mlnmt.training.arguments import Schedule
 from hf_mlnmt.training.dev import Alone, DevSet
 from hf_mlnmt.training.dry_run import report as dry_run_report
 from hf_mlnmt.training.init_from import local_folder, read_sources
-from hf_mlnmt.training.keeping import translate_kept, with_kept
 from hf_mlnmt.training.preflight import check_before, check_lengths
 from hf_mlnmt.training.preparation import ACCOUNT, Preparation, measured_by
 from hf_mlnmt.training.processes import check_same, common, join_group, main_first, of_main, together
 from hf_mlnmt.training.quantisation_aware import SENTENCES, RoundedProducts, calibrate
-from hf_mlnmt.training.rounds import PlannedRound, read_rounds
+from hf_mlnmt.training.rounds import PlannedRound, read_rounds, translate_kept, with_kept
 from hf_mlnmt.training.tasks import lasting_parameters
 from hf_mlnmt.training.trainer import TranslationTrainer
 
@@ -194,7 +193,7 @@ def train_in_folder(run: Run, dry_run: bool) -> Results | None:
 def _keeping(run: Run, dry_run: bool) -> Run:
     """Translates what is to be kept, unless it was, or this is a dry run; returns the run with the task of it."""
     with together():
-        if run.is_main and not dry_run:
+        if run.is_main and not dry_run and not folder.has_begun(run.output):  # the model may be gone since
             watcher = Watcher(run.tell, run.progress) if run.progress else Watcher(run.tell)
             translate_kept(run.recipe, run.data, run.output, watcher)
     recipe = with_kept(run.recipe, run.output)

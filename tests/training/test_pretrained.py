@@ -191,6 +191,7 @@ def test_what_is_kept_is_the_base_models_own_translation(bases, tmp_path):
     trained = yaml.safe_load((output / "recipe.yaml").read_text())
     assert {name: task["share"] for name, task in trained["tasks"].items()} == {"translation": 1, "kept": 1 / 3}
     assert trained["tasks"]["kept"]["languages"] == keep["languages"]
+    shutil.rmtree(bases / "short")
     assert "is finished" in run(tmp_path / "run.yaml", bases, output)
     encoded = sorted(path.name for path in (output / "data").iterdir())
     assert encoded == ["dev", "kept.0", "translation.0"]
