@@ -57,7 +57,7 @@ def translate(
 ) -> None:
     """Translate text files or standard input, a line at a time; empty lines stay empty, order is kept.
 
-    A document keeps its form: .docx, .pptx, .odt, .odp, .epub, .html, .md, .srt, .vtt, .po, .xliff (docs/documents.md).
+    A document keeps its form: .docx, .xlsx, .odt, .epub, .html, .md, .srt, .po, .xliff, .json... (docs/documents.md).
 
     The sentences of a line are translated one by one; --split long gives the model whole lines. Stopped at any moment,
     the same command with -o goes on, and ends with the same bytes. With --n-best the lines are 'line number from 0 |||

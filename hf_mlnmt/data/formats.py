@@ -19,7 +19,8 @@ PACKERS = (".gz", ".bz2", ".xz", ".lzma", ".zst", ".zip")
 TABLES = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
 DOCUMENTS = (
     *(".html", ".htm", ".xhtml", ".md", ".markdown", ".srt", ".vtt", ".po", ".pot"),
-    *(".xlf", ".xliff", ".sdlxliff", ".mqxliff", ".docx", ".pptx", ".odt", ".odp", ".epub"),
+    *(".xlf", ".xliff", ".sdlxliff", ".mqxliff", ".docx", ".pptx", ".xlsx", ".odt", ".odp", ".epub", ".ass", ".sbv"),
+    *(".properties", ".resx", ".strings", ".stringsdict", ".arb", ".ts", ".php", ".yml", ".yaml"),  # localised.py
 )
 _REFUSED = {
     "says where each letter stands on a page, not what a sentence is. Give the document that the PDF was made from "
@@ -30,15 +31,13 @@ _REFUSED = {
     "is a document of another kind. Save it as .docx": "docm dotx dotm pages gdoc",
     "is a presentation of another kind. Save it as .pptx": "pptm potx potm ppsx ppsm",
     "is a document of another kind. Save it as .odt or .odp": "ott otp odm odg fodt fodp sxw",
-    "is a workbook. Save the sheet as .csv and make a file of the column with the text, or name it in a recipe": (
-        "xlsx xlsm xlsb xls ods fods numbers"
-    ),
+    "is a workbook of another kind. Save it as .xlsx": ("xlsm xlsb xls ods fods numbers"),
     "is an e-book of another kind. Convert it: ebook-convert FILE FILE.epub": "mobi azw azw3 fb2",
     "holds subtitles with times and marks of its own. Save it as .srt": (
-        "ass ssa sub sbv lrc ttml dfxp smi sami stl scc itt usf"
+        "ssa sub lrc ttml dfxp smi sami stl scc itt usf"
     ),
-    "holds a program's texts beside their keys. Convert it to .po or .xliff, as the Translate Toolkit does": (
-        "arb yml yaml properties strings stringsdict xcstrings resx resw ts ini toml plist"
+    "holds a program's texts, as they are not read here. Convert it to .po or .xliff, as the Translate Toolkit does": (
+        "xcstrings resw ini toml plist ftl"
     ),
     "holds translations beside their sources. Make a file of lines of each language, or .xliff": "tmx tbx sdltm",
     "is markup that is not read here. Convert it: pandoc FILE -o FILE.html": (
@@ -52,14 +51,20 @@ _REFUSED = {
 REFUSED = {f".{ending}": reason for reason, endings in _REFUSED.items() for ending in endings.split()}
 # Of what may be a language or a name of one's own: how a file of that format begins.
 _BEGINS = {
-    ".ts": rb"<(\?xml|!DOCTYPE TS|TS)\b",
-    ".arb": rb"\{",
     ".ps": rb"%!PS",
     ".org": rb"#\+|\*+ ",
     ".sub": rb"\{\d+\}\{\d+\}|\[INFORMATION\]|\d\d:\d\d:\d\d",
     ".lrc": rb"\[(\w\w:|\d+:\d)",
-    ".ass": rb"\[Script Info\]",
     ".smi": rb"(?i)<SAMI\b",
+}
+# How a document begins whose ending may also be that of lines of text, or of another format.
+_DOCUMENTS_BEGIN = {
+    ".ts": rb"<(\?xml|!DOCTYPE TS|TS)\b",
+    ".arb": rb"\{",
+    ".ass": rb"\[Script Info\]",
+    ".xml": rb"(?s)(<\?xml.*?\?>|<!--.*?-->|\s)*<resources\b",
+    ".json": rb"\{",
+    ".csv": rb"[^\n]*\bsource\b[^\n]*\btarget\b",
 }
 _MARKUP = re.compile(rb"(?i)<(\?xml|!doctype|html)\b")
 _ANYHOW = "If it is text all the same, a sentence a line: translate --format text, or the name {}.txt."
@@ -82,6 +87,12 @@ def refusal(name: str | Path, start: bytes | None = None) -> str | None:
     return f"{name}: {ending[1:]} {REFUSED[ending]}."
 
 
+def is_document_by(ending: str, start: bytes | None) -> bool:
+    """Returns whether a file of a document's ending is one, where others may have that ending, by how it begins."""
+    begins = _DOCUMENTS_BEGIN.get(ending)
+    return begins is None or bool(start and re.match(begins, _text(start)))
+
+
 def no_lines(path: Path, form: Form, start: bytes | None = None) -> str | None:
     """Returns what to say of a file that is no lines of text, by its ending and by how it begins, or None."""
     ending, anyhow = format_of(path), _ANYHOW.format(path.name)
@@ -94,7 +105,7 @@ def no_lines(path: Path, form: Form, start: bytes | None = None) -> str | None:
             f"{path}: is a table, and lines of text are expected. Make a file of its column with the text; in a recipe "
             f"path, with columns, reads it. {anyhow}"
         )
-    if ending in DOCUMENTS:
+    if ending in DOCUMENTS and is_document_by(ending, start):
         return (
             f"{path}: is a document ({ending[1:]}), which translate alone reads as one, and lines of text are expected "
             f"here. Take its sentences out of it. {anyhow}"
@@ -109,7 +120,8 @@ def check_output(path: str | Path, *inputs: str | Path) -> None:
     ending = format_of(Path(path))
     if ending in {*map(format_of, map(Path, inputs))}:
         return
-    if ending in (*DOCUMENTS, ".csv", ".parquet") or refusal(path):
+    documents = set(DOCUMENTS) - set(_DOCUMENTS_BEGIN)
+    if ending in documents | {".csv", ".parquet"} or refusal(path):
         raise UserError(f"{path}: what is written are lines of text, which that name does not say. Name it .txt.")
 
 

@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import atomic_path, check_file, packing
 from hf_mlnmt.common.languages import direction_of, language_tag
-from hf_mlnmt.data.formats import TABLES, check_output, format_of, refusal
+from hf_mlnmt.data.formats import TABLES, check_output, format_of, is_document_by, refusal
 from hf_mlnmt.data.lines import open_text
 from hf_mlnmt.documents.catalogue import read_po
 from hf_mlnmt.documents.html import read_html
+from hf_mlnmt.documents.localised import STORES, read_localised
 from hf_mlnmt.documents.markdown import read_markdown
 from hf_mlnmt.documents.marked import Checked, Document, Passage, Reading, check_text
 from hf_mlnmt.documents.office import read_archive
-from hf_mlnmt.documents.plain import read_srt, read_text, read_vtt
+from hf_mlnmt.documents.plain import read_ass, read_sbv, read_srt, read_text, read_vtt
 from hf_mlnmt.documents.xml import read_xliff
 from hf_mlnmt.generation import DecodingOptions, TranslationCall
 
@@ -50,6 +51,13 @@ _HTML = Format("text/html", read_html, declared="xmlcharrefreplace")
 _XLIFF = Format("application/xliff+xml", read_xliff, declared="xmlcharrefreplace")
 _PO = Format("text/x-gettext-translation", read_po, declared="strict")
 _MARKDOWN = Format("text/markdown", read_markdown)
+_LOCALISED = {
+    ".resx": "text/microsoft-resx",
+    ".xml": "application/xml",
+    ".json": "application/json",
+    ".arb": "application/json",
+    ".csv": "text/csv",
+}
 FORMATS = {
     ".txt": Format("text/plain", read_text),
     ".html": _HTML,
@@ -59,6 +67,8 @@ FORMATS = {
     ".markdown": _MARKDOWN,
     ".srt": Format("application/x-subrip", read_srt),
     ".vtt": Format("text/vtt", read_vtt),
+    ".sbv": Format("text/plain", read_sbv),
+    ".ass": Format("text/x-ssa", read_ass),
     ".po": _PO,
     ".pot": _PO,
     ".xlf": _XLIFF,
@@ -67,9 +77,14 @@ FORMATS = {
     ".mqxliff": _XLIFF,
     ".docx": Format(f"{_OFFICE}.wordprocessingml.document", None, partial(read_archive, kind="docx")),
     ".pptx": Format(f"{_OFFICE}.presentationml.presentation", None, partial(read_archive, kind="pptx")),
+    ".xlsx": Format(f"{_OFFICE}.spreadsheetml.sheet", None, partial(read_archive, kind="xlsx")),
     ".odt": Format(f"{_OPEN}.text", None, partial(read_archive, kind="odt")),
     ".odp": Format(f"{_OPEN}.presentation", None, partial(read_archive, kind="odp")),
     ".epub": Format("application/epub+zip", None, partial(read_archive, kind="epub")),
+    **{
+        ending: Format(_LOCALISED.get(ending, "text/plain"), None, partial(read_localised, ending=ending))
+        for ending in STORES
+    },
 }
 _ENCODING = re.compile(
     rb"""(?s)(?:<\?xml[^>]*?\sencoding=["']|.{0,2000}?(?:<meta\b[^>]*?|"Content-Type:[^"]*?)\bcharset=["']?)([\w.:-]+)"""
@@ -77,8 +92,17 @@ _ENCODING = re.compile(
 
 
 def is_document(name: str | Path) -> bool:
-    """Returns whether a file is a document, by its ending, and not lines of text as `a.en` or `a.txt`."""
-    return format_of(Path(name)) in FORMATS.keys() - {".txt"}
+    """Returns whether a file is a document, by its ending, and not lines of text as `a.en` or `a.txt`.
+
+    Where an ending has other meanings too (a.ts, a.json, a.xml), the beginning of the file decides.
+    """
+    path, ending = Path(name), format_of(Path(name))
+    if ending not in FORMATS.keys() - {".txt"} or is_document_by(ending, None):
+        return ending in FORMATS.keys() - {".txt"}
+    if not path.is_file():
+        return False
+    with open_text(path) as file:
+        return is_document_by(ending, file.read(2000))
 
 
 def check_format(name: str, ending: str) -> None:
@@ -131,7 +155,7 @@ def read_bytes(content: bytes, ending: str, reading: Reading | None = None) -> D
 def read_file(path: str | Path, reading: Reading | None = None) -> Document:
     """Reads a document, plain or packed, of the format that its name says. Raises: UserError as `read_lines`."""
     path, ending = Path(path), format_of(Path(path)) if is_document(path) else ".txt"
-    if FORMATS[ending].archive and path.is_file():
+    if FORMATS[ending].archive and path.is_file() and path.suffix.lower() == ending:
         content = path.read_bytes()
     else:
         with open_text(path, "any" if is_document(path) else "lines") as file:
@@ -157,7 +181,7 @@ def translate_document(
     if document.left:
         log.warning(
             "%d messages are left untranslated, in po as fuzzy: their placeholders did not come back as they were, "
-            "they have a plural or select of ICU, or are translated in part (XLIFF).",
+            "they are messages of ICU without known branches, or translated in part (XLIFF), or arrays (Android).",
             document.left,
         )
     return written

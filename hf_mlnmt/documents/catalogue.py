@@ -14,6 +14,7 @@ from gettext import c2py  # type: ignore[attr-defined]
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.languages import base_language
 from hf_mlnmt.data.placeholders import placeholders
+from hf_mlnmt.documents.icu import icu_message, is_icu
 from hf_mlnmt.documents.marked import Checked, Form, Passage, Reading, Token, passages
 from hf_mlnmt.documents.plain import tag
 
@@ -33,10 +34,15 @@ _PO = Form(
     lambda text: re.sub(r'[\\"\t]', lambda match: _ESCAPES[match[0]], text),
     again=str,
 )
-# An apostrophe quotes what is behind it, and two are one.
-_JAVA = _PO._replace(
-    read=lambda raw: _PO.read(raw).replace("''", "'"), quote=lambda text: _PO.quote(text.replace("'", "''"))
-)
+
+
+def doubled(form: Form) -> Form:
+    """Returns the form of messages of Java and ICU, in which two apostrophes are one and a single one quotes."""
+    return form._replace(
+        read=lambda raw: form.read(raw).replace("''", "'"), quote=lambda text: form.quote(text.replace("'", "''"))
+    )
+
+
 # The sign before the letter of a key, by toolkits: &File, E&xit (Qt, Windows), _Open, E_xit (GTK), ~Edit (LibreOffice).
 _KEY = re.compile(
     r"(?<![\w&])&(?=[^\W\d_])(?!\w+;)|(?<=\w)&(?=[a-z])(?!\w+;)|(?<!\w)[_~](?=[^\W\d_])|(?<=\b[A-Z])_(?=[a-z])"
@@ -48,7 +54,6 @@ _TAG_OR_CODE = re.compile(  # a line's end, a tab, another sign of C, a tag
     rf"((?:\\r)?\\n|\\r)|(\\t)|(\\x[\da-fA-F]+|\\[abfv0-7]+)|\\.|((?<!%)</?[a-zA-Z0-9][^<>]*>|&#?\w+;|{SPACED})"
 )
 _NAMED = re.compile(r"%(?:[({]|<\w|\d+\$|\d+%?$|%$)|\{\w|\$")  # placeholders whose order is free
-_ICU = re.compile(r"\{\s*\w+\s*,\s*(?:plural|select|selectordinal)\s*,")
 # Plural-Forms of languages that are written otherwise than "n != 1", as gettext's manual has them.
 _SLAVIC = "n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2"
 _PLURALS = {
@@ -111,11 +116,6 @@ def _with_key(raw: str, sign: str, letter: str) -> str:
         return f"{raw[:end]}({sign}{letter.upper()}){raw[end:]}"
     best = min(cased, key=lambda place: (raw[place].lower() != letter.lower(), raw[place - 1 : place].isalpha(), place))
     return raw[:best] + sign + raw[best:]
-
-
-def is_icu(raw: str) -> bool:
-    """Returns whether a message has a plural or select of ICU: it stays as it is, since cases differ by language."""
-    return _ICU.search(raw) is not None
 
 
 def read_po(text: str, reading: Reading) -> list[str | Passage | Checked]:
@@ -210,10 +210,13 @@ def _check(text: str, entries: Sequence[Sequence[re.Match[str]]]) -> None:
 
 
 def _translated(raw: str, reading: Reading, newline: str, strict: bool, java: bool) -> Checked:
-    if is_icu(raw):
-        return Checked([], str, raw, left=True)
-    form = _JAVA if java else _PO
-    return message([*passages(_tokens(raw, newline), form, reading.check)], raw, form, strict)
+    icu = is_icu(raw)
+    form = doubled(_PO) if java or icu else _PO
+
+    def translate(text: str) -> Checked:
+        return message([*passages(_tokens(text, newline), form, reading.check)], text, form, strict)
+
+    return icu_message(raw, reading.language, translate) if icu else translate(raw)
 
 
 def _tokens(raw: str, newline: str) -> Iterator[Token]:

@@ -1,4 +1,4 @@
-"""Archives of XML: Word and PowerPoint, OpenDocument texts and presentations, e-books.
+"""Archives of XML: Word, PowerPoint and Excel, OpenDocument texts and presentations, e-books.
 
 Members without translations are copied as they are, packed; their order stays. What is unpacked is limited.
 """
@@ -13,12 +13,13 @@ import zlib
 from collections.abc import Callable, Iterator
 from copy import copy
 from functools import partial
+from html import unescape
 from itertools import accumulate, pairwise, takewhile
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.documents.html import attributes, read_html
 from hf_mlnmt.documents.marked import Document, Passage, Reading, Token, check_text
-from hf_mlnmt.documents.xml import Part, Rules
+from hf_mlnmt.documents.xml import Part, Rules, with_lines
 
 _Read = Callable[[str, Reading], list[str | Passage]]
 
@@ -40,6 +41,7 @@ _WORD = Rules(
     ),
 )
 _CHART = _WORD._replace(blocks=_names("p v"))
+_SHEET = Rules(blocks=_names("si is"), inline=_names("t"), gone=_names("phoneticPr"), opaque=_names("rPh rPr"))
 _ODF = Rules(
     blocks=_names("p h title desc header-decl footer-decl"),
     inline=_names("span a meta content-control text-input placeholder ruby ruby-base"),
@@ -66,6 +68,7 @@ _BEHIND = {
     "|outlineLvl|divId|cnfStyle|rPr|sectPr|pPrChange",
     "rPr": "cs|em|lang|eastAsianLayout|specVanish|oMath|rPrChange",
 }
+_COLUMN = re.compile(r"""<(?:tableColumn|cacheField)\b[^<>]*?\sname="([^"]*)\"""")
 _RAISED = re.compile(r"""w:val="superscript"|\sbaseline="[1-9]""")
 _UNSEEN = re.compile(r"<\w+:noProof\s*/>|\s(?:dirty|err|smtClean|noProof)=\"[^\"]*\"|\s(?=/?>)")
 
@@ -222,6 +225,20 @@ class _Word(Part):
             begun = max(begun, event.end) + 1
 
 
+class _Sheet(_Word):
+    """The texts of a workbook's cells. Headings of tables and of pivots stay: other members name them."""
+
+    def stays(self, number: int) -> bool:
+        """Returns whether a cell's text is the name of a table's column."""
+        event = self.events[number]
+        inside = self.events[number : event.end] if event.name in ("si", "is") else ()
+        return unescape("".join(each.raw for each in inside if each.kind == "text")) in self.reading.kept
+
+    def paragraph(self, first: int, end: int) -> Iterator[Token]:
+        """Yields the tokens of a cell, whose line breaks stay."""
+        return (each for token in super().paragraph(first, end) for each in with_lines(token))
+
+
 class _Odf(Part):
     """A part of an OpenDocument file, which names language and country apart, in this order."""
 
@@ -278,6 +295,11 @@ _MEMBERS: dict[str, dict[str, _Read]] = {
         r"ppt/(slides/slide|notesSlides/notesSlide|diagrams/data|diagrams/drawing)\d*\.xml": _part(_Word, _WORD),
         r"ppt/charts/chart\d*\.xml": _part(_Word, _CHART),
     },
+    "xlsx": {
+        r"xl/(sharedStrings|worksheets/sheet\d+)\.xml": _part(_Sheet, _SHEET),
+        r"xl/drawings/drawing\d*\.xml": _part(_Word, _WORD),
+        r"xl/charts/chart\d*\.xml": _part(_Word, _CHART),
+    },
     "odt": {r"(Object \d+/)?(content|styles)\.xml": _part(_Odf, _ODF)},
     "odp": {
         r"(Object \d+/)?content\.xml": _part(_Odf, _ODF),
@@ -308,12 +330,18 @@ def read_archive(content: bytes, reading: Reading, kind: str) -> Document:
             raise UserError("is locked by a password. Save it without one.")
         texts = {entry.filename: archive.read(entry).decode("utf-8-sig") for entry in entries}
         styles = {name: _styles_of(text) for name, text in texts.items()}
+        tables = [
+            name for name in wanted if re.fullmatch(r"xl/(tables/table|pivotCache/pivotCacheDefinition)\d+\.xml", name)
+        ]
+        columns = {unescape(name) for table in tables for name in _COLUMN.findall(archive.read(table).decode())}
         for entry in entries:
             reading.check()
             read, text = wanted[entry.filename], texts[entry.filename]
             # A file's own styles, and those of the folder, of which they take the place.
             here = styles.get(re.sub(r"[^/]*$", "styles.xml", entry.filename, count=1), {}) | styles[entry.filename]
             reading.kept, reading.raised = (_with_heirs(here, which) for which in (1, 2))
+            if kind == "xlsx":
+                reading.kept = columns
             try:
                 members[entry.filename] = read(check_text(text), reading) if read else []
             except UserError as error:

@@ -1,4 +1,4 @@
-"""Plain text and subtitles (SubRip, WebVTT)."""
+"""Plain text and subtitles (SubRip, WebVTT, YouTube's SubViewer, Advanced SubStation Alpha)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from hf_mlnmt.documents.marked import HTML, PLAIN, Form, Passage, Reading, Token
 
 _CLOCK = r"-?(?:\d+[ ]?:[ ]?)?\d+[ ]?:[ ]?\d+(?:[ ]?[,.:][ ]?\d+)?"  # as people write it, too
 _TIME = re.compile(rf"\s*{_CLOCK}\s*(?:[-\u2010-\u2015\u2212]+[ ]?>|\u2192)\s*{_CLOCK}.*")
+_SBV_TIME = re.compile(rf"\s*{_CLOCK}\s*,\s*{_CLOCK}\s*")
+_DRAWING = re.compile(r"\{[^{}]*\\p[1-9]")
 _DASH = re.compile(r"\s*(?:[-\u2010-\u2015\u2212]+(?!\d)|>>+|(?:&gt;){2,})\s*")
 _CUE = re.compile(r"(\r?\n(?:[ \t]*\r?\n)*|\\N)|(</?[a-zA-Z][^<>\n]*>|<[\d:.]+>|\{\\[^{}\n]*\})")
 _SRT = PLAIN._replace(read=lambda raw: raw.replace("\\h", "\xa0"))
@@ -33,11 +35,40 @@ def read_vtt(text: str, reading: Reading) -> list[str | Passage]:
     return list(_subtitles(text, HTML, "WebVTT (vtt)", reading))
 
 
-def _subtitles(text: str, form: Form, name: str, reading: Reading) -> Iterator[str | Passage]:
+def read_sbv(text: str, reading: Reading) -> list[str | Passage]:
+    """Returns the parts of SubViewer's subtitles as YouTube has them. Raises: UserError where no line gives times."""
+    return list(_subtitles(text, PLAIN, "SubViewer (sbv), whose times are 0:00:01.000,0:00:02.500", reading, _SBV_TIME))
+
+
+def read_ass(text: str, reading: Reading) -> list[str | Passage]:
+    """Returns the parts of Advanced SubStation Alpha: the text of each Dialogue line, the last of its fields.
+
+    Raises: UserError where no Dialogue line follows a Format line of [Events].
+    """
+    parts: list[str | Passage] = []
+    fields, found, events = 0, False, False
+    for line in text.splitlines(keepends=True):
+        kind, _, rest = line.partition(":")
+        events = line.strip() == "[Events]" if line.startswith("[") else events
+        fields = rest.count(",") if events and kind == "Format" else fields
+        pieces = line.split(",", fields)
+        if kind != "Dialogue" or not fields or len(pieces) <= fields or _DRAWING.search(pieces[-1]):
+            parts.append(line)
+            continue
+        found = True
+        parts += [line[: len(line) - len(pieces[-1])], *passages(_cue_tokens(pieces[-1]), _SRT, reading.check)]
+    if not found:
+        raise UserError("no Dialogue line under the Format line of [Events]: not Advanced SubStation Alpha (ass).")
+    return parts
+
+
+def _subtitles(
+    text: str, form: Form, name: str, reading: Reading, time: re.Pattern[str] = _TIME
+) -> Iterator[str | Passage]:
     """Yields the cues: numbers, times and the dashes of speakers stay; a text is all lines of a cue up to the end of a
     sentence, or to the next speaker."""
     lines = text.splitlines(keepends=True)
-    times = [number for number, line in enumerate(lines) if _TIME.fullmatch(line.rstrip("\r\n"))]
+    times = [number for number, line in enumerate(lines) if time.fullmatch(line.rstrip("\r\n"))]
     if not times:
         raise UserError(f"no line gives the times of a subtitle, as in 00:00:01,000 --> 00:00:02,500: not {name}.")
     yield "".join(lines[: times[0]])

@@ -14,8 +14,9 @@ from xml.parsers import expat
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.placeholders import has_words
-from hf_mlnmt.documents.catalogue import SPACED, is_icu, message
+from hf_mlnmt.documents.catalogue import SPACED, doubled, message
 from hf_mlnmt.documents.html import ATTRIBUTE, attributes, quoted
+from hf_mlnmt.documents.icu import icu_message, is_icu
 from hf_mlnmt.documents.marked import Checked, Form, Passage, Reading, Token, passages
 from hf_mlnmt.documents.plain import tag
 
@@ -298,11 +299,19 @@ class _Xliff(Part):
     def _message(self, numbers: range, lines: bool) -> Checked:
         """Returns the text of some events as a message; `lines`: its line breaks stay."""
         raw = self._raw(numbers)
+        if is_icu(raw) and "<" not in raw:
+            form = doubled(self.form)._replace(again=str)
+
+            def translate(text: str) -> Checked:
+                inner = passages(_with_tags(Token("text", text)), form, self.reading.check)
+                return message([*inner], text, form)
+
+            return icu_message(raw, self.reading.language, translate)
         if is_icu(_said(raw)):
             return Checked([], str, raw, left=True)
         tokens = self.paragraph(numbers.start, numbers.stop)
         if lines:
-            tokens = (each for token in tokens for each in _with_lines(token))
+            tokens = (each for token in tokens for each in with_lines(token))
         inner = passages((each for token in tokens for each in _with_tags(token)), self.form, self.reading.check)
         return message([*inner], raw, self.form._replace(read=_said))
 
@@ -330,10 +339,10 @@ class _Xliff(Part):
             first += 1
 
 
-def _with_lines(token: Token) -> Iterator[Token]:
+def with_lines(token: Token) -> Iterator[Token]:
     """Yields a text's lines, and the breaks between them."""
     for piece in re.split(r"(\r?\n[ \t]*)", token.raw) if token.kind == "text" else ():
-        yield Token("line" if piece[:1] in ("\r", "\n") else "text", piece)
+        yield token._replace(kind="line" if piece[:1] in ("\r", "\n") else "text", raw=piece)
     if token.kind != "text":
         yield token
 

@@ -16,7 +16,7 @@ from hf_mlnmt.common import languages
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data import corpus
 from hf_mlnmt.data.filters import FilterReport
-from hf_mlnmt.data.formats import _BEGINS, DOCUMENTS, REFUSED, TABLES, check_output
+from hf_mlnmt.data.formats import _BEGINS, _DOCUMENTS_BEGIN, DOCUMENTS, REFUSED, TABLES, check_output
 from hf_mlnmt.data.lines import checked_lines, problem_in, read_lines, reason_of
 from hf_mlnmt.data.text import TextSpec, read_text
 from hf_mlnmt.data.tokenizer import LineReader
@@ -162,7 +162,8 @@ def test_what_is_known_to_be_no_lines_is_refused_by_name_at_every_door(tmp_path,
 def test_other_endings_are_lines(tmp_path):
     """Of every language, and what people name parts of corpora; and what is said to be text."""
     others = ("txt", "text", "raw", "bpe", "hyp", "ref", "tok", "out", "tc", "clean", "dev", "test", "32k", "spm", "1")
-    for ending in [*languages._CODES, *others, *(ending[1:] for ending in _BEGINS)]:
+    told = {*_BEGINS, *_DOCUMENTS_BEGIN} - {".xml", ".json", ".csv"}  # these are refused, or tables, otherwise
+    for ending in [*languages._CODES, *others, *(ending[1:] for ending in told)]:
         assert list(read_lines(write(tmp_path / f"a.{ending}", b"A <b>man</b>.\n"))) == ["A <b>man</b>."], ending
     for ending in [*REFUSED, *TABLES, *DOCUMENTS]:
         path = write(tmp_path / f"a{ending}", b"A man.\n")
@@ -170,14 +171,17 @@ def test_other_endings_are_lines(tmp_path):
 
 
 def test_the_tables_of_endings_are_those_of_the_readers():
-    assert {*DOCUMENTS, ".txt"} == documents.FORMATS.keys()
+    assert {*DOCUMENTS, ".txt", ".xml", ".json", ".csv"} == documents.FORMATS.keys()
     assert {*TABLES} == corpus.FORMATS.keys()
     assert not REFUSED.keys() & {*DOCUMENTS, *TABLES}
-    assert BEGINNINGS.keys() == _BEGINS.keys()
-    assert not {f".{code}" for code in languages._CODES} & (REFUSED.keys() - _BEGINS.keys())
+    told = _BEGINS.keys() | _DOCUMENTS_BEGIN.keys()
+    assert BEGINNINGS.keys() == told - {".xml", ".json", ".csv"}
+    assert not {f".{code}" for code in languages._CODES} & ((REFUSED.keys() | {*DOCUMENTS}) - told)
 
 
-@pytest.mark.parametrize("ending", sorted({*DOCUMENTS, *REFUSED.keys() - _BEGINS.keys(), ".csv", ".parquet"}))
+@pytest.mark.parametrize(
+    "ending", sorted({*DOCUMENTS, *REFUSED, ".csv", ".parquet"} - _BEGINS.keys() - _DOCUMENTS_BEGIN.keys() | {".csv"})
+)
 def test_lines_are_not_written_under_the_name_of_another_format(ending):
     with pytest.raises(UserError, match=rf"out{ending}.gz: what is written are lines of text.* Name it \.txt"):
         check_output(f"out{ending}.gz", "a.en")

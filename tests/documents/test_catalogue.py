@@ -50,7 +50,10 @@ msgstr ""
 msgid "Hello %{name}, %1 of %n by @count at ${x} with {{y}}"
 msgstr ""
 
-msgid "You have {count, plural, one {# dog} other {# dogs}} today"
+msgid "Today {count, plural, one {# dog} other {# dogs}} play"
+msgstr ""
+
+msgid "You have {count, plural, one {# dog}} today"
 msgstr ""
 
 #| msgid "Old one"

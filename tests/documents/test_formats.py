@@ -601,6 +601,28 @@ def test_encodings():
     assert translated(sixteen, ".txt")[1] == "A DOG\n".encode("utf-16")
 
 
+# The texts of a program in each format that the Translate Toolkit reads.
+_ANDROID = "<resources><string name='a'>A dog</string></resources>"
+_QT = "<message><source>A dog</source><translation/></message>"
+_PLIST = (
+    "<key>NSStringFormatSpecTypeKey</key><string>NSStringPluralRuleType</string><key>other</key><string>A dog</string>"
+)
+PROGRAMS = {
+    ".properties": "a=A dog\n",
+    ".resx": "<root><data name='a'><value>A dog</value></data></root>",
+    ".strings": '"a" = "A dog";\n',
+    ".stringsdict": f"<plist><dict><key>a</key><dict><key>n</key><dict>{_PLIST}</dict></dict></dict></plist>",
+    ".xml": _ANDROID,
+    ".arb": '{"@@locale": "en", "a": "A dog"}',
+    ".ts": f"<!DOCTYPE TS><TS version='2.1'><context><name>M</name>{_QT}</context></TS>",
+    ".json": '{"a": "A dog"}',
+    ".php": "<?php\nreturn [\n    'a' => 'A dog',\n];\n",
+    ".yml": "en:\n  a: A dog\n",
+    ".yaml": "a: A dog\n",
+    ".csv": '"source","target"\n"A dog",""\n',
+}
+
+
 @pytest.mark.parametrize("ending", sorted(FORMATS))
 def test_each_format_can_be_stopped_and_takes_random_bytes(ending):
     for content in (b"\x00\x01", b"PK\x03\x04" * 9, b"<", b'msgid "', b"\xff\xfea", b""):
@@ -615,6 +637,7 @@ def test_each_format_can_be_stopped_and_takes_random_bytes(ending):
         (".odt", "content.xml"),
         (".odp", "content.xml"),
         (".epub", "a.html"),
+        (".xlsx", "xl/sharedStrings.xml"),
     ):
         content = archive((name, "<a>b</a>")) if ending == kind else content
     samples = {
@@ -622,6 +645,9 @@ def test_each_format_can_be_stopped_and_takes_random_bytes(ending):
         **dict.fromkeys((".xlf", ".xliff", ".sdlxliff", ".mqxliff"), XLIFF % ""),
         ".vtt": "00:01.000 --> 00:02.000\na",
         ".srt": "0:00:01,0 --> 0:00:02,0\na",
+        ".sbv": "0:00:01.000,0:00:02.000\na",
+        ".ass": "[Events]\nFormat: Start, End, Text\nDialogue: 0:00:01.00,0:00:02.00,a",
+        **PROGRAMS,
     }
     content = content or samples.get(ending, "a **b** <b>c</b>").encode()
     with pytest.raises(ZeroDivisionError):
