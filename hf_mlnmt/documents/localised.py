@@ -171,8 +171,6 @@ def _packed(
 
     for unit, plural, texts in places:
         forms = [made[name] for name in texts]
-        if not plural and forms == [*texts.values()] and ending not in _BESIDE:
-            continue  # nothing to translate: a number stays a number
         unit.target = multistring(forms) if plural else forms[0]
         if reading.fuzzy and ending == ".ts":
             unit.markfuzzy(True)

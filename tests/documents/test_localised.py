@@ -55,6 +55,7 @@ def translated(content, ending, language="cs", drop=""):
         (".stringsdict", STRINGSDICT, ["<key>few</key>", "<string>%d DOG</string>", "<string>%d DOGS</string>"]),
         (".arb", '{"@@locale": "en", "a": "It\'s {x}", "@a": {"x": "of"}}', ['"@@locale": "cs"', "IT'S {x}", '"of"']),
         (".arb", '{"a": "{n, plural, =0{none} one{# dog} other{# dogs}}"}', ["=0 {NONE} one {# DOG} few {# DOGS}"]),
+        (".arb", '{"a": "{n, plural, other {it\'s #}}"}', ["other {IT'S #}"]),
         (".ts", QT, ["&amp;OPEN<", ">%n DOG(S)</numerusform>\n" + " " * 12 + "<numerusform>", ">Fertig<", '"cs"']),
         (".json", '{"n": 3, "d_one": "{{count}} dog", "d_other": "{{n}} dogs"}', ['"n": 3', '"d_few": "{{n}} DOGS"']),
         (".php", "<?php\nreturn [\n    'a' => ['b' => 'A dog :name'],\n];\n", ["'b' => 'A DOG :name'"]),
@@ -93,7 +94,7 @@ def test_what_cannot_be_translated_is_counted():
         ("a # and {n, plural, other {b}}", "ja", None),
         ("{n, plural, one {# dog}}", "de", None),
         ("{n, plural, other {# dogs}", "de", None),
-        ("it '{'is {n, plural, other {# dogs}}", "de", None),
+        ("it '{n}' is {n, plural, other {# dogs}}", "de", None),
         ("{n, plural, other {# dogs}}", "qqq", None),
     ],
 )  # fmt: skip
