@@ -127,7 +127,7 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
     settings |= {"num_train_epochs": budget.epochs} if budget.steps is None else {"max_steps": budget.steps}
     known = {item.name: item.default for item in dataclasses.fields(Seq2SeqTrainingArguments) if item.init}
     if recipe.precision.gradient_checkpointing:
-        # the name since Transformers 5.20, and the one before it
+        # Transformers 5.20 renamed gradient_checkpointing to activation_checkpointing.
         settings["activation_checkpointing" if "activation_checkpointing" in known else "gradient_checkpointing"] = True
     for name, value in recipe.arguments.items():
         problem = None
@@ -217,7 +217,7 @@ class Schedule(LearningRate):
         super().__post_init__()
 
     def __call__(self, step: int) -> float:
-        """Returns the factor at optimizer step `step`."""
+        """Returns the factor of the peak rate at optimizer step `step`."""
         if step < self.warmup:
             return (step + 1) / self.warmup
         return max(self.floor, self._after_warmup(step))

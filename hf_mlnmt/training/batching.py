@@ -279,7 +279,7 @@ class TokenBatchSampler(Sampler[list[int]]):
             if needed >= least:
                 break
             least, best = needed, (self.count, self.buckets)
-            full = self.windows > 1 and self.count > 8 * buckets  # every shape has batches enough
+            full = self.windows > 1 and self.count > 8 * buckets  # more than 8 batches a shape on average
             buckets = 0 if full else buckets // 2
         self.count, self.buckets = best
         self._packed = None, None
@@ -332,8 +332,8 @@ class TokenBatchSampler(Sampler[list[int]]):
             order, bounds = self._pack(epoch, window, noise, self.tokens)
             if len(bounds) - 1 <= self.count:
                 return order, _split_largest(bounds, self.count)
-        # Only a mixture whose epoch is longer than its first, a window that is longer than the first, or a batch count
-        # near the sentence count, comes here.
+        # Reached only for an epoch of a mixture, or a window, that is longer than the first one, or where there are
+        # about as many batches as sentences.
         tokens = self.tokens
         while len(bounds) - 1 > self.count:
             tokens = math.ceil(tokens * 1.01)

@@ -216,7 +216,7 @@ class WriteMetrics(TrainerCallback):
             self.tell("\n".join(f"  {name:<9}  {text}" for name, text in sample.items()))
 
     def _samples(self) -> list[dict[str, str]]:
-        """Returns source, reference and output of the chosen sentences, as last translated; none if nothing was."""
+        """Returns source, reference and last output of each chosen sentence; [] without translations."""
         dev = self.dev_set
         if not dev.translations:
             return []

@@ -26,7 +26,7 @@ READS = 3  # after so many batches that read a value from the GPU a task is capt
 
 
 class CapturedSteps:
-    """Runs forward and backward of batches: call by call, and as a graph from the second batch of a shape on.
+    """Runs forward and backward of batches: the first of a shape kernel by kernel, later ones as a CUDA graph.
 
     Args:
         run: forward and backward of a batch, (inputs, items) -> detached losses; gradients are added to `.grad`.
@@ -45,7 +45,7 @@ class CapturedSteps:
         self._captures = True
 
     def __call__(self, inputs: dict[str, Any], items: Tensor) -> Losses:
-        """Runs forward and backward of a batch; returns losses that no later batch changes."""
+        """Runs forward and backward of a batch; returns losses that later batches do not overwrite."""
         kind = tuple(value for value in inputs.values() if not torch.is_tensor(value))
         shape = kind, tuple((name, each.shape, each.dtype) for name, each in inputs.items() if torch.is_tensor(each))
         if step := self._steps.get(shape):

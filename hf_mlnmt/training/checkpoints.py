@@ -139,7 +139,7 @@ def rotate(run: str | Path, keep: set[int]) -> None:
     """Deletes all checkpoints of a run but those of the steps in `keep`."""
     for checkpoint in checkpoints(run):
         if step_of(checkpoint) not in keep:
-            # First the manifest: a deletion that is cut short must not leave something that looks whole.
+            # Deletes the manifest first, so that an interrupted deletion leaves no folder that looks whole.
             (checkpoint / MANIFEST).unlink(missing_ok=True)
             shutil.rmtree(checkpoint, ignore_errors=True)
 

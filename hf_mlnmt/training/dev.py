@@ -88,7 +88,7 @@ class DevSet:
     ) -> Iterator[tuple[list[int], dict[str, torch.Tensor]]]:
         """Yields this process's share of the sentences in batches of similar lengths, with their indices."""
         lengths = np.asarray(self.dataset.source_lengths)[:first]
-        tokens = self.batch_tokens if first is None else self.batch_tokens // 16  # sentences have many hypotheses
+        tokens = self.batch_tokens if first is None else self.batch_tokens // 16  # each sentence has an n-best list
         order = np.argsort(-lengths, kind="stable")[accelerator.process_index :: accelerator.num_processes]
         while len(order):
             size = max(1, tokens // int(lengths[order[0]]))

@@ -163,7 +163,7 @@ def each_said_once() -> Iterator[None]:
 
 
 def alone(output: Path) -> AbstractContextManager[None]:
-    """Locks a run's folder; UserError where another process trains in it. A killed process leaves no lock."""
+    """Locks a run's folder for a block; UserError if another process trains there. A lock ends with its process."""
     return only_one(
         output, f"{output}: another training is running in this folder. Wait for it, or choose another --output."
     )

@@ -181,7 +181,7 @@ class _Level(NamedTuple):
 
     arcs: list[tuple[int, int, int]]
     ending: list[tuple[int, int, int]]
-    nodes: int  # of the step that the arcs lead to
+    nodes: int  # number of nodes in the step that the arcs lead to
 
 
 def _levels(trellises: Sequence[Trellis], histories: Histories, asked: list[tuple[int, int, int]]) -> list[_Level]:
@@ -314,7 +314,7 @@ class FusionNBest(NBestSettings, FusionSequence):
         return padded.transpose(1, 2).to(batch["input_ids"].device)
 
     def search(self, model: Any, batch: Batch) -> Tensor:
-        """Searches the hypotheses of every sentence (sentences, n, longest), best first, without start token."""
+        """Searches n hypotheses of each sentence: (sentences, n, longest), best first, without start token."""
         options: dict[str, Any] = {"num_beams": self.n, "num_return_sequences": self.n, "do_sample": False}
         options |= {"length_penalty": self.length_penalty, "max_new_tokens": limit(self.max_length, batch["labels"])}
         if self.found_by == "translation":

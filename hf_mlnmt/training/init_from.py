@@ -36,7 +36,7 @@ NARROWEST_FIRST = ("embeddings", "encoder", "decoder", "all")
 FREE_FIELDS = NO_ARCHITECTURE | {"model_type", "is_encoder_decoder", "encoder_layers", "decoder_layers"}
 FREE_FIELDS |= {"vocab_size", "decoder_vocab_size", "max_position_embeddings", "init_std"}
 SHARED = "share_encoder_decoder_embeddings"
-SHOWN = 8  # tensors of a kind that are printed; the file has all
+SHOWN = 8  # most tensors of each kind that are printed; init_from.json has all
 
 Shapes = dict[str, list[int]]
 
@@ -164,7 +164,7 @@ def _tensors(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def _names(model: PreTrainedModel) -> dict[str, list[str]]:
-    """Returns the first name of each tensor -> all its names."""
+    """Returns {a tensor's first name: all its names}; a shared tensor has several."""
     names: dict[int, list[str]] = {}
     for name, tensor in _tensors(model).items():
         names.setdefault(id(tensor), []).append(name)

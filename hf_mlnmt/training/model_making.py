@@ -126,7 +126,7 @@ def speaks_many(recipe: Recipe, root: Path) -> bool:
 
 
 def languages_of_tasks(recipe: Recipe) -> dict[str, list[str]]:
-    """Returns the fields of a config that name the languages of the tasks, in their order."""
+    """Returns source_languages and target_languages of a config: the languages of the tasks, in their order."""
     tasks = [section.languages or recipe.languages for section in recipe.sections().values()]
     every = dict.fromkeys(code for task in tasks for code in (task.source, task.target))
     sources, targets = {task.source for task in tasks}, {task.target for task in tasks}

@@ -48,8 +48,8 @@ from hf_mlnmt.modeling.loss import cross_entropy, divisor, head_cross_entropy
 from hf_mlnmt.modeling.transformer import Decoder, Encoder
 from hf_mlnmt.recipe.schema import DistortionSettings, EncoderSettings
 
-SHOWN = "shown"  # of an example: (epoch, number of the example), for what is drawn anew each time that it is shown
-IGNORED = -100  # label of a position that counts nothing, as everywhere in Transformers
+SHOWN = "shown"  # key of an example: (epoch, number of the example), from which its random choices in this epoch follow
+IGNORED = -100  # label of a position that no loss counts, as everywhere in Transformers
 
 Example = Mapping[str, np.ndarray]
 Batch = dict[str, Tensor]
@@ -61,7 +61,7 @@ Losses = tuple[Tensor, dict[str, Tensor]]
 class Ingredients:
     """The arguments of `Objective.of` beside the objective's own settings.
 
-    label_smoothing: the recipe's. seed: the task's. sides: whose vocabulary its texts have, of objectives on text.
+    label_smoothing: the recipe's. seed: the task's. sides: for objectives on text, whose vocabulary the texts have.
     root: what the folders of other models are relative to.
     """
 
@@ -74,7 +74,7 @@ class Ingredients:
     root: Path = Path()
 
     def smoothing(self, settings: Any) -> float:
-        """Returns the label smoothing of an objective with these settings. UserError for that of a fused model."""
+        """Returns the label smoothing of an objective with these settings. UserError for one of a fused model."""
         own = getattr(settings, "label_smoothing", None)
         smoothing = self.label_smoothing if own is None else own
         if smoothing and hasattr(self.model, "factors"):
@@ -291,7 +291,7 @@ class Translation(Objective):
         return _loss_of_logits(logits, batch["labels"], self.label_smoothing, num_items_in_batch), {}
 
 
-# On text of one language
+# Objectives on text of one language
 
 
 @dataclass

@@ -373,7 +373,7 @@ def _held_out(pairs: Iterator[Pair], least: int) -> list[Pair]:
 
 
 def unknown(rows: Iterable[Row], known: Sequence[set[str]], counts: dict[str, int]) -> Iterator[Row]:
-    """Yields the rows that hold no known sentence of their columns; counts those ("left") and the others ("known")."""
+    """Yields rows without a sentence that `known` has for its column; counts them as "left", the others as "known"."""
     for row in rows:
         is_known = any(text.strip() in sentences for text, sentences in zip(row, known))
         counts["known" if is_known else "left"] += 1

@@ -124,7 +124,7 @@ def corpora(training: Preparation) -> Iterator[str]:
         same.setdefault(identity, []).append(key)
     for keys in same.values():
         for key, other in combinations(keys, 2):
-            known = key == "data.dev" and training.recipe.evaluation.before  # then data.dev may be tested too
+            known = key == "data.dev" and training.recipe.evaluation.before  # then data.dev may be a test set too
             if other in scored and not known:
                 yield f"{key} and {other} are the same sentences: scores of these say nothing about other text."
 
@@ -217,7 +217,7 @@ def checked_model(preparation: Preparation) -> int:
     recipe = preparation.recipe
     try:
         config = preparation.config()
-        with torch.device("meta"):  # shapes alone
+        with torch.device("meta"):  # makes shapes without numbers
             made = preparation.auto_class(config).from_config(config)
     except StrictDataclassError as error:
         raise UserError(f"{recipe.path}: {_in_words(str(error))}") from error

@@ -124,12 +124,12 @@ class RecipeCorpora:
 
     def __init__(self, recipe: Recipe, root: Path) -> None:
         self.recipe, self.root = recipe, root
-        self.manifests: dict[str, Manifest] = {}  # of synthetic corpora, by their names in the recipe
+        self.manifests: dict[str, Manifest] = {}  # manifests of synthetic corpora, by the corpora's names in the recipe
         self.filter = build(PairFilter, recipe.data.filters, str(recipe.path), ("data", "filters"))
         self.tasks = [self._task(number, *item) for number, item in enumerate(recipe.sections().items())]
         only = self.tasks[0] if recipe.tasks is None else None
         languages = dataclasses.asdict(recipe.languages)
-        self.dev: dict[str, Spec] = {}  # the most important first
+        self.dev: dict[str, Spec] = {}  # development sets by name, the most important first
         if recipe.data.dev is not None:
             self.dev[MAIN_DEV] = self._scored(recipe.data.dev, ("data", "dev"), languages, only)
         for task in self.tasks:

@@ -93,7 +93,7 @@ def _take_place_in_slurm() -> None:
     numbers = ("SLURM_LOCALID", "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_ID")
     here, rank, job, step = (variable(name, int, REQUIRED) for name in numbers)
     hosts = variable("SLURM_STEP_NODELIST", str, REQUIRED)
-    hosts = re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", hosts)  # gpu[07-09,12],login1: gpu07,login1
+    hosts = re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", hosts)  # gpu[07-09,12],login1 becomes gpu07,login1
     if not (on_first := re.match(r"\d+", each := variable("SLURM_STEP_TASKS_PER_NODE", str, REQUIRED))):
         raise UserError(
             f"the environment variable SLURM_STEP_TASKS_PER_NODE is {each!r}, and 4(x2) or 4,3 was expected."

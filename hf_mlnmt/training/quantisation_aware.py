@@ -4,7 +4,7 @@ Reference: Jacob et al. 2018, "Quantization and Training of Neural Networks for 
 Inference" (rounding in the forward pass alone); the rule is that of Firefox's engines (convert/marian_binary.py).
 
 (1) y = x~ W~^T + b    x~ = clip(round(alpha x), -127, 127) / alpha    W~ = round(m W) / m,  m = 127 / max |W|
-(2) gradients go straight through: by x where it was not clipped, by W everywhere
+(2) gradients pass the rounding unchanged: to x where it was not clipped, to W everywhere
 
 Each layer has its alpha, 127 / (mean + 1.1 standard deviations of max |x|), over sentences in the encoder and steps in
 the decoder; each of Marian's matrices, several in some layers, has its m. Embeddings are looked up rounded too.
@@ -70,7 +70,7 @@ def calibrate(parts: Parts, texts: Sequence[str]) -> dict[str, float]:
 
 
 def encoded(parts: Parts, texts: Sequence[str]) -> list[list[int]]:
-    """Returns the ids of each text, cut at the longest input of the model."""
+    """Returns the ids of each text, cut to the longest input that the model reads."""
     return [ids.tolist()[: _longest(parts)] for ids in parts.tokenizers.encode_source(texts)]
 
 

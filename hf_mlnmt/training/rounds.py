@@ -169,7 +169,7 @@ def _before(described: Round, recipe: Recipe, where: str, before: Mapping[str, P
 def _check_model(
     planned: PlannedRound, section: TranslationSection, where: str, before: Mapping[str, PlannedRound], names: list[str]
 ) -> None:
-    """Raises UserError for a model that is not there yet, or of another direction than this round needs."""
+    """Raises UserError for a model that is missing, trained later, or of another direction than the round needs."""
     where = f"{where}.translate.model"
     if section.model is None:
         return

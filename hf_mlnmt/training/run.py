@@ -97,7 +97,7 @@ def run_recipe(
         data: folder that the recipe's paths are relative to.
         settings: "key.sub=value" strings that replace keys of the recipe.
         dry_run: only print sizes, batches and estimates; nothing is left behind.
-        watcher: is told how encoding, and translations between rounds, go; default: the console is, without progress.
+        watcher: called with the progress of encoding and of translations between rounds; default: prints messages only.
         check: read all text, and all that is encoded, to see whether it changed; else sizes and times of files tell.
 
     Returns: the Results of the average, or, of a recipe with rounds, {round: Results}; None after a dry run, and on
@@ -159,7 +159,7 @@ class Run:
         """Returns the command line that starts this run, however its processes were started."""
         name, number = Path(sys.argv[0]).name, self.processes.num_processes
         words = ["hf-mlnmt" if name == "__main__.py" else name, *sys.argv[1:]]
-        if name == "default_worker.py":  # Ray's, whose arguments are the addresses of its cluster
+        if name == "default_worker.py":  # started by Ray: its arguments are addresses of the cluster
             words = ["hf-mlnmt", "train", str(self.recipe.path)]
         return shlex.join([*words, *(["--processes", str(number)] if number > 1 else [])])
 
@@ -610,7 +610,7 @@ def _translations(run: Run, made: MadeFrom, name: str, model: Path, test: RawPai
 
 
 def losses(path: Path, run: Run, training: Training, tests: Sequence[RawPairs]) -> dict[str, dict[str, float]]:
-    """Returns {test set: its numbers} of a finished model on text of one language: "perplexity" in a results file."""
+    """Returns {test set: losses and perplexities} of a finished model on text of one language, for results files."""
     auto_class = auto_class_of(path)
     model = load_model(path, getattr(transformers, auto_class)).eval()
     if auto_class == "AutoModelForCausalLM":

@@ -42,7 +42,7 @@ HANDLED = (*SIGNALS, signal.SIGHUP) if hasattr(signal, "SIGHUP") else SIGNALS  #
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A training of a sweep: a recipe, the values of the point, a seed, and all keys that are replaced (`settings`)."""
+    """A training of a sweep: its recipe, combination of values (`point`), seed, and all replaced keys (`settings`)."""
 
     name: str
     path: Path

@@ -34,7 +34,7 @@ from hf_mlnmt.training.adapters import is_of_adapter
 from hf_mlnmt.training.batching import Buckets, Shape, TokenBatchSampler
 from hf_mlnmt.training.objectives import IGNORED, SHOWN, Batch, Example, Objective
 
-HEADS = "objective_heads"  # the part of a model in training that holds what the objectives own
+HEADS = "objective_heads"  # module of a model in training that holds the objectives' heads
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Task:
 
 
 def active(tasks: Task | Sequence[Task]) -> list[Task]:
-    """Returns the tasks that have a share. Raises: UserError when there is none, or two have the same name."""
+    """Returns the tasks with a share above 0. Raises: UserError without any, or when two have the same name."""
     with_share = [task for task in ([tasks] if isinstance(tasks, Task) else tasks) if task.share]
     if not with_share:
         raise UserError("no task has a share above 0: there is nothing to train.")

@@ -151,7 +151,7 @@ class Meter:
         return {"steps_per_second": steps / seconds, "target_tokens_per_second": tokens / seconds}
 
     def save(self, folder: Path, **more: Any) -> None:
-        """Writes the totals, and what else is to be known of the steps so far, into a checkpoint folder."""
+        """Writes the totals, and the values in `more`, into a checkpoint folder."""
         self._read()
         totals = {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds, "tokens": self.tokens}
         write_json(folder / checkpoints.METER, {**totals, **more})
@@ -274,7 +274,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             # Trainer would cut every batch over the GPUs with DataParallel; several processes are faster and exact.
             logger.warning("using 1 of %d GPUs; to use all: accelerate launch -m hf_mlnmt train ...", args.n_gpu)
             args._n_gpu = 1
-        args.logging_nan_inf_filter = False  # it reads every loss, and hides NaN from the guard
+        args.logging_nan_inf_filter = False  # the filter reads every loss, and hides NaN from the guard
         self.tasks, self.batches = active(tasks), batches or Batches()
         if self.batches.accumulate not in (1, args.gradient_accumulation_steps):
             raise UserError(
@@ -303,7 +303,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.meter = Meter()
         self.guard = FiniteGuard(self)
         self.losses = NamedLosses(self.tasks)
-        self._latest: Losses  # of the last batch
+        self._latest: Losses  # loss and parts of the last batch
         self._captured: CapturedSteps | None = None
         self._objectives = {task.name: task.objective for task in self.tasks}
         self._ahead: Ahead | None = None
@@ -403,7 +403,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         others = args.world_size > 1 or args.fp16 or args.torch_compile or args.torch_empty_cache_steps
         if not self.batches.buckets or others or not is_cuda(args.device):
             return False
-        dropped = ("encoder_layerdrop", "decoder_layerdrop", "layerdrop")  # layers are drawn on the CPU
+        dropped = ("encoder_layerdrop", "decoder_layerdrop", "layerdrop")  # layers to drop are drawn on the CPU
         checkpointing = getattr(model, "is_gradient_checkpointing", False)
         return not checkpointing and not any(getattr(model.config, name, 0) for name in dropped)
 
@@ -467,7 +467,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             self._read_ahead(None)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Logs, with the speed and the named parts of the loss."""
+        """Logs; adds the speed and the named parts of the loss."""
         if "loss" in logs:
             self.guard.check()
             logs.update(self.meter.interval(self.state.global_step))
@@ -553,7 +553,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         else:
             state = self.optimizer.state if checkpoint and self.optimizer else {}
             moments = ((weight, each) for weight, of in state.items() for each in of.values() if torch.is_tensor(each))
-            # A counter of steps is a scalar.
+            # Moments have the shape of their weight; an optimizer's counter of steps is a scalar.
             unfit = any(each.dim() > 0 and each.shape != weight.shape for weight, each in moments)
             why = "its tensors have other shapes than the weights" if unfit else None
         if self.schedule:
@@ -584,7 +584,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         checkpoints.rotate(run, keep | {max(steps), self.state.best_global_step or max(steps)})
 
     def scheduled(self, steps: Sequence[int]) -> list[int]:
-        """Returns the steps whose checkpoints count: ends of cycles, or multiples of save_steps and the last."""
+        """Returns the steps of checkpoints to average: cycles' ends, else multiples of save_steps and the last."""
         ends = self.schedule.ends(self.state.max_steps) if self.schedule is not None else []
         if ends:
             return sorted(set(steps) & set(ends))
