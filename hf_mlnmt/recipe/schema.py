@@ -579,7 +579,7 @@ class Recipe(Section):
         return run_name(self.path, self.model.system) if self.path else "recipe"
 
     def sections(self) -> dict[str, TaskSection]:
-        """Returns the tasks that have a share; data.train is a task with the name of its objective."""
+        """Returns the tasks with a share above 0; data.train is one task with the name of its objective."""
         if self.tasks is None:
             assert self.data.train is not None
             return {str(name_of(self.objective)): TaskSection(self.data.train, self.objective)}
@@ -639,7 +639,7 @@ class EncoderSettings(SmoothedSettings):
 
 @dataclass
 class DistortionSettings(ObjectiveSettings):
-    """The distortion that hides tokens (training/objectives.py)."""
+    """Settings of the distortion that hides tokens (training/objectives.py)."""
 
     distorted: Annotated[float, Range(0, 1)] = key(0.15, "The share of tokens that are predicted.")
     masked: Annotated[float, Range(0, 1)] = key(0.8, "How many of these become `<mask>`.")
@@ -657,12 +657,12 @@ class DistortionSettings(ObjectiveSettings):
 
 @dataclass
 class PseudoEncoderSettings(DistortionSettings, SmoothedSettings):
-    """Distortion and label smoothing."""
+    """Settings of pseudo-encoder: distortion and label smoothing."""
 
 
 @dataclass
 class ClozeSettings(PseudoEncoderSettings, EncoderSettings):
-    """Distortion, label smoothing and the projection."""
+    """Settings of encoder-cloze: distortion, label smoothing and the projection."""
 
 
 @dataclass
@@ -815,6 +815,6 @@ def measured(recipe: Recipe) -> set[str]:
 
 
 def saved_steps(recipe: Recipe, steps: int) -> Sequence[int]:
-    """Returns the steps of the checkpoints of a training of `steps` that count for the average."""
+    """Returns the steps whose checkpoints may be averaged, of a training of `steps` steps."""
     every = recipe.evaluation.every
     return recipe.schedule.ends(steps) or sorted({*range(every, steps, every), steps})
