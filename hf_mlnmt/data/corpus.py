@@ -292,10 +292,10 @@ class CorpusSpec(Section):
 def read_pairs(
     spec: CorpusSpec, root: str | Path = ".", report: FilterReport | None = None, skip: int = 0
 ) -> Iterator[Pair]:
-    """Yield (source, target) texts in order, a pair at a time, empty sides included.
+    """Yields (source, target) texts in order, a pair at a time, empty sides included.
 
-    `report`, if given, counts what `bad_lines: drop` drops. skip: so many records of a data set are not read. Raises
-    UserError naming file and line, or field and what the record has.
+    `report`, if given, counts the lines that `bad_lines: drop` leaves out. skip: number of records of a data set to
+    pass over. Raises UserError naming file and line, or field and what the record has.
     """
     report = report if report is not None else FilterReport()
     if spec.limit is not None:
@@ -498,7 +498,7 @@ def _header(cells: list[str], spec: CorpusSpec, where: str) -> list[int] | None:
 
 def looks_like_header(words: Sequence[str]) -> bool:
     """Returns whether two cells or more are codes or English names of languages ("en", "German"), or names of sides."""
-    if sum(0 < len(word) <= 12 for word in words) < 2:  # before an import that takes long
+    if sum(0 < len(word) <= 12 for word in words) < 2:  # tells most rows before the slow import
         return False
     from sacremoses.corpus import NonbreakingPrefixes
 
@@ -567,7 +567,7 @@ def _read_parquet(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterato
 
 
 def _folder_of(spec: CorpusSpec, root: Path) -> Path | None:
-    """Returns the folder of a data set, under `root` or anywhere; None of one on the Hub."""
+    """Returns the folder of a data set, looked up under `root`, then as a path; None for one on the Hub."""
     return next((path for path in (root / str(spec.dataset), Path(str(spec.dataset))) if path.is_dir()), None)
 
 
@@ -583,7 +583,7 @@ def _check_lines(folder: Path | None) -> None:
 
 
 def _dataset(spec: CorpusSpec, root: Path) -> Any:
-    """Returns the records of a data set on the Hub, or in a folder under `root` or anywhere."""
+    """Returns the records of a data set on the Hub or in a folder (`_folder_of`)."""
     import datasets
 
     folder = _folder_of(spec, root)

@@ -179,7 +179,7 @@ class Encoded:
             shards = map(self._shard, range(len(self._names)))
             lengths = [np.diff(shard[name][0]) for shard in shards]
             longest = max((int(each.max(initial=0)) for each in lengths), default=0)
-            small = np.uint16 if longest < 1 << 16 else np.int32  # half of the memory
+            small = np.uint16 if longest < 1 << 16 else np.int32  # uint16 takes half of the memory
             self._lengths[name] = np.concatenate([np.zeros(0, small), *(each.astype(small) for each in lengths)])
         return self._lengths[name][indices].astype(np.int32)
 

@@ -131,7 +131,7 @@ def reuse(folder: str | Path, origin: Origin, check: bool = False) -> Encoded | 
     """Returns the encoded text in `folder` if whole and made from `origin`, else None; `check` compares all bytes."""
     path = Path(folder) / META
     try:
-        if read_json(path).get("format") != _FORMAT:  # or is missing
+        if read_json(path).get("format") != _FORMAT:  # None without a file, too
             return None
         encoded = Encoded(folder, check)
         if not origin.holds(encoded.meta, check):
@@ -300,7 +300,7 @@ def encode_corpus(
     def read(done: int, report: FilterReport) -> Iterator[Any]:
         if spec.dataset and spec.limit is None:
             return _items(spec, root, report, done + report.dropped.total())
-        report.dropped.clear()  # what was dropped is read, and counted, once more
+        report.dropped.clear()  # lines before `done` are read again, and counted
         return islice(_items(spec, root, report), done, None)
 
     encoder = _encoder(tokenizers, side, how.get("language"), tag, pair_filter, placeholders)

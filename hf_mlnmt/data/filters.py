@@ -42,7 +42,7 @@ class FilterReport:
         self.dropped[reason] += 1
 
     def add(self, other: FilterReport) -> None:
-        """Adds the counts of another report, on text that follows this report's."""
+        """Adds the counts of another report, which is about later text than this one."""
         self.kept += other.kept
         self.dropped.update(other.dropped)
         self.examples = {**other.examples, **self.examples}

@@ -49,8 +49,8 @@ _KEPT = re.compile(
 )
 _LONGEST = 1000  # most characters of a regular expression
 _MOST = 100  # most patterns
-_REPEATS = 10_000  # most copies that numbers of repeats in it, multiplied, ask for
-_SECONDS, _A_CHARACTER = 2.0, 1e-5  # seconds of the processor to find all parts, and more for each character
+_REPEATS = 10_000  # most copies of a part: the product of the numbers in its repeats, as {3}
+_SECONDS, _A_CHARACTER = 2.0, 1e-5  # most seconds of processor time to find all parts, and more for each character
 
 
 def kept(text: str) -> Iterator[tuple[str, int, int]]:

@@ -63,7 +63,7 @@ class TextProcessing(Section):
         """Returns raw text for text that the tokenizer decoded."""
         return self._detokenizer.detokenize(text.split(), unescape=False) if self.moses else text
 
-    # sacremoses compiles many expressions: once a process, and not for text that is left alone.
+    # sacremoses compiles many expressions: done once a process, and never if the text stays as it is.
     @cached_property
     def _normalizer(self) -> Any:
         return _sacremoses().MosesPunctNormalizer(lang=self.language)
@@ -89,7 +89,7 @@ def save_processing(folder: str | Path, processing: Mapping[str, TextProcessing]
 def load_processing(folder: str | Path) -> dict[str, TextProcessing]:
     """Read text_processing.json into {"source": ..., "target": ...}; a side that it does not name is left alone.
 
-    Raises: UserError for a broken file, and for a key or a value that is none.
+    Raises: UserError for a broken file, an unknown key or a wrong value.
     """
     path = Path(folder) / TEXT_PROCESSING
     sides = read_part(Path(folder), TEXT_PROCESSING)
@@ -213,7 +213,7 @@ def in_processes(encoder: Encoder, count: int) -> Iterator[Callable[[Sequence[An
             pool.shutdown()
 
 
-_job = b""  # of a process that was started to encode: its pickled encoder
+_job = b""  # in a process started to encode: its pickled encoder
 
 
 def _begin(job: bytes) -> None:

@@ -107,9 +107,9 @@ VARIANTS = 32  # segmentations of the whole corpus; later epochs use them again
 class Resegmented(TrainingSet):
     """A training set of the pairs of `corpora` as they are, then of `variants` other segmentations of all pairs.
 
-    Item i + k * len(corpora), k from 1, is item i in its k-th segmentation. `choose` (epoch -> indices) takes what
-    `corpora` would show, in segmentation 1 + epoch % variants as long as epoch < `epochs`, later as it is; a pair that
-    would be too long so is shown as it is.
+    Item i + k * len(corpora), with k from 1 to `variants`, is item i in its k-th segmentation. `choose` (epoch ->
+    indices) takes the items that `corpora` would show: while epoch < `epochs` in segmentation 1 + epoch % variants,
+    later as they are. A pair whose segmentation is too long is shown as it is.
     Everything follows from the arguments: nothing is drawn while training. Held in memory: a number for every word of
     the text, lengths of every variant, and the segmentations of the distinct words.
 

@@ -1,7 +1,7 @@
 """Random draws of which any part is computed without the others, the same ones in every process.
 
-A hash (`mixed`) and a permutation made of it (`scattered`). By them the windows of an epoch (training/batching.py) and
-what an epoch shows of a large corpus (`shuffled`, for training_set.py) take no memory for what is not asked for.
+A hash (`mixed`) and a permutation made of it (`scattered`). With them, the windows of an epoch (training/batching.py)
+and the choice of an epoch from a large corpus (`shuffled`, for training_set.py) need memory only for the asked part.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ def code_of(language: str) -> str:
 
 
 class _Crowded(Exception):
-    """There are more characters than a vocabulary should hold."""
+    """Raised when there are more characters than a vocabulary should hold."""
 
 
 def _counted(texts: Iterable[str], counts: Counter[str], most: int | None) -> Iterator[str]:

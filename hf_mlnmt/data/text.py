@@ -185,7 +185,7 @@ def with_end(tokenizers: Tokenizers, name: str, tell: Callable[[str], None], tol
     """
     for tokenizer in tokenizers.distinct():
         if told and hasattr(tokenizer, "src_lang"):
-            continue  # it puts codes and </s> around a text by itself
+            continue  # it puts codes and </s> around a text
         check_untold(tokenizer, name)
         around = [*encode(tokenizer, [""])[0], *encode(tokenizer, [""], target=True)[0]]
         if tokenizer.eos_token_id is None:
@@ -203,7 +203,7 @@ def with_end(tokenizers: Tokenizers, name: str, tell: Callable[[str], None], tol
 
 
 def check_untold(tokenizer: Any, name: str) -> None:
-    """Raises UserError for a tokenizer with codes of languages, as M2M100's, that another model is to use."""
+    """Raises UserError for a tokenizer that adds codes of languages, as M2M100's does, if another model uses it."""
     if hasattr(tokenizer, "src_lang"):
         raise UserError(
             f"{name}: its tokenizer puts codes of languages around a text, as its own model alone reads them (M2M100, "

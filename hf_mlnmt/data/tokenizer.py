@@ -43,7 +43,7 @@ from hf_mlnmt.modeling.tokenization import PARTS, POINTER, TranslationTokenizer,
 log = logging.getLogger(__name__)
 _BATCH = 1000
 _ROUNDED = 128
-EXPECTS = "expects_text"  # in tokenizer_config.json: how text must be cut that a tokenizer of words reads
+EXPECTS = "expects_text"  # key in tokenizer_config.json: how text must be cut before a tokenizer of words reads it
 
 
 @dataclass
@@ -154,7 +154,7 @@ class Tokenizers:
         made = {}
         for side, tokenizer in {"source": self.source, "target": self.target}.items():
             how: Any = partial(encode, tokenizer, target=side == "target")
-            if type(tokenizer) is PreTrainedTokenizerFast:  # for which the tokenizers library alone encodes
+            if type(tokenizer) is PreTrainedTokenizerFast:  # its encoding needs the tokenizers library alone
                 how = partial(cut, own_copy(tokenizer).backend_tokenizer)
             front = self._front(language, tag) if side == "source" else ()
             made[side] = Side(replace(self.processing[side]), how, tuple(front))  # a copy without compiled expressions
@@ -261,7 +261,7 @@ def language_code(language: str, tokenizer: PreTrainedTokenizerBase | None = Non
 
 
 def check_whole(tokenizers: Tokenizers, placeholders: Iterable[str]) -> None:
-    """Raises: UserError when a tokenizer, or what is done to text before it, does not leave a placeholder whole."""
+    """Raises: UserError when a tokenizer, or the processing of text before it, does not leave a placeholder whole."""
     for token in placeholders:
         for tokenizer in tokenizers.distinct():
             texts = {processing.apply(f"x {token}") for processing in tokenizers.processing.values()}
@@ -375,8 +375,8 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
         raise
     except BaseException as error:  # the Rust side panics or raises bare Exception; a missing file is a TypeError
         for name in TOKENIZERS:
-            read_part(folder, name)  # whose message names file and key
-        for path in folder.glob("*vocab.json"):  # of Marian
+            read_part(folder, name)  # its message names file and key
+        for path in folder.glob("*vocab.json"):  # a vocabulary of Marian
             _check_numbers(folder, read_json(path, dict))
         why = "a file of it is missing" if isinstance(error, TypeError) else first_line(error)
         if "trust_remote_code" in str(error):  # an argument of Transformers, for a Hub name

@@ -140,7 +140,7 @@ class _Joined(Indices):
 
 
 def _by_part(indices: np.ndarray, starts: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yields the number of each part that some of the indices fall in, a mask of these, and their places in it."""
+    """Yields each part that has some of the indices: its number, a mask of these, their places in the part."""
     numbers = np.searchsorted(starts, indices, side="right") - 1
     for part in np.flatnonzero(np.bincount(numbers)).tolist():
         inside = numbers == part
