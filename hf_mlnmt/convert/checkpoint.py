@@ -148,7 +148,7 @@ class Settings(dict[str, Any]):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             self._refuse(beams, "a whole number of at least 1")
         value = self.get(penalty)
-        if value is not None and not (isinstance(value, int | float) and abs(value) <= 10):  # as generate() takes it
+        if value is not None and not (isinstance(value, int | float) and abs(value) <= 10):  # a limit of ours
             self._refuse(penalty, "a number from -10 to 10")
 
     def _refuse(self, name: str, expected: str) -> NoReturn:
@@ -156,7 +156,7 @@ class Settings(dict[str, Any]):
 
 
 def yaml_of(where: str | Path, text: str | bytes) -> Any:
-    """Returns the content of a YAML text. Raises: UserError that names `where` it stands."""
+    """Returns the content of a YAML text. Raises: UserError that names its file, `where`."""
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:  # tags raise the middle
@@ -232,8 +232,8 @@ def stacks(
     """Yields moves of both stacks of layers and the norms around them.
 
     Args:
-        theirs: what all of their names begin with. layers: the names of their two lists of layers.
-        bias: whether their attention has biases.
+        theirs: prefix of all names in the toolkit. layers: the toolkit's names of the two lists of layers.
+        bias: whether attention has biases in the toolkit.
     """
     outer = {"embedding_norm": ("layernorm_embedding",)} if config.normalize_embedding else {}
     outer |= {"layer_norm": ("layer_norm",)} if config.norm_position == "pre" else {}

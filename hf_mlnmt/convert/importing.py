@@ -19,7 +19,7 @@ _MARIAN = (".npz", ".bin")
 _PICKLES = (".pt", ".ckpt")  # fairseq's and OpenNMT-py's; JoeyNMT's
 _FILES = _MARIAN + _PICKLES
 _PADDING = 128  # most unused rows of a table
-_TOLERANCE = 1e-4  # most difference of logits, relative to the largest; float32 rounding makes some 1e-6
+_TOLERANCE = 1e-4  # most difference of logits, relative to the largest; rounding to float32 makes about 1e-6
 
 
 class Imported(NamedTuple):
@@ -127,7 +127,7 @@ def _read_pickle(path: Path) -> Checkpoint:
 
 
 def _build(checkpoint: Checkpoint) -> Any:
-    """Makes our model with the checkpoint's weights, in float32, in evaluation mode. UserError for misfits."""
+    """Makes our model with the checkpoint's weights, in float32 and evaluation mode. UserError if they do not fit."""
     from hf_mlnmt.zoo.systems import architecture_of
 
     if checkpoint.original is None:

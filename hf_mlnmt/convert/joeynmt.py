@@ -63,7 +63,7 @@ def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
 
 
 def _beside(path: Path, *names: str) -> Path | None:
-    folders = (path.resolve().parent, path.parent)  # best.ckpt is a link: beside its target, too
+    folders = (path.resolve().parent, path.parent)  # best.ckpt is a link: looks beside its target first
     return next((folder / name for name in names if name for folder in folders if (folder / name).is_file()), None)
 
 

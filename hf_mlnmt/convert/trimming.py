@@ -167,7 +167,7 @@ def _cut_files(folder: Path, tokenizer: Any, used: set[str], languages: Sequence
     ids = sorted(stay.values())
     new = {number: place for place, number in enumerate(ids)}
     write_json(folder / VOCABULARY, {token: new[number] for token, number in stay.items()})
-    ids += range(len(entries), rows) if hasattr(tokenizer, "lang_code_to_id") else ()  # M2M100's codes
+    ids += range(len(entries), rows) if hasattr(tokenizer, "lang_code_to_id") else ()  # ids of M2M100's codes follow
     settings = read_json(folder / SETTINGS)
     named = {ids.index(int(number)): token for number, token in settings.get("added_tokens_decoder", {}).items()}
     write_json(folder / SETTINGS, {**settings, "added_tokens_decoder": named})
@@ -237,7 +237,7 @@ def _templates(processor: Any) -> Iterator[dict[str, Any]]:
 
 
 def _merged_from(tokens: Iterable[str], rank: Callable[[str, str], float]) -> set[str]:
-    """Returns all parts that each token is merged from; rank: of a pair, the lowest is merged first, inf never."""
+    """Returns all parts that tokens are merged from. rank: of a pair of parts; lowest is merged first, inf never."""
     found = set()
     for token in tokens:
         parts = list(token)
