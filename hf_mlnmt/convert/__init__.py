@@ -1,4 +1,4 @@
-"""Models of other formats as this package's baseline: Transformers' own, Marian, fairseq, JoeyNMT, OpenNMT-py."""
+"""Imports models of other formats as this package's baseline: Transformers, Marian, fairseq, JoeyNMT, OpenNMT-py."""
 
 from hf_mlnmt.convert.importing import Imported, import_model
 

@@ -1,7 +1,7 @@
-"""Checkpoints, read safely, and where each of their tensors goes: the part that the readers of all formats share.
+"""Reading checkpoints safely, and moving their tensors to our parameters: what the readers of all formats share.
 
-`Settings` refuse by name what the baseline does not have. A reader hands over a `Checkpoint`, whose `Placement` says
-which tensor became which parameter of ours: every one must be used, and none may be missing.
+`Settings` refuses, by name, settings that the baseline cannot compute. A reader returns a `Checkpoint`, whose
+`Placement` records which tensor became which parameter of ours: every tensor must be used, and none may be missing.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from hf_mlnmt.modeling.stack import SinusoidalPositions
 class Checkpoint:
     """A checkpoint of another format, as its importer has read it.
 
-    `original`: the model itself, where its own code is at hand to compare with. `dtype`: the name of the type that the
-    weights are kept in. `notes`: what the reader of import.json should know. `files`: what else is to lie in the
-    folder, by name.
+    `original`: the model as its own code loads it, to compare with, where that code is installed. `dtype`: the name of
+    the type in which weights are stored. `notes`: for readers of import.json. `files`: name -> content of further files
+    of the folder.
     """
 
     format: str
@@ -57,13 +57,13 @@ def baseline_config(
     kind: type[TransformerConfig] = TransformerConfig,
     **fields: Any,
 ) -> TransformerConfig:
-    """Returns the baseline's config, or that of a family `kind`.
+    """Returns the baseline's config, or that of a family `kind`, made from a toolkit's settings.
 
     Args:
-        special: padding, begin and end of sentence, and what the decoder begins with.
-        fields: of the config; a pair is the encoder's and the decoder's. Attention has biases unless they say other.
+        special: ids of padding, begin and end of sentence, and of the token that the decoder begins with.
+        fields: of the config; a pair is (encoder's, decoder's). Attention has biases unless `attention_bias` is given.
 
-    Raises: UserError that names `where` it stands and the field that makes no model.
+    Raises: UserError that names `where`, the file, and the field with which no model can be made.
     """
     if str(fields["activation_function"]) not in ACT2FN:
         raise UserError(f"{where}: the activation {fields['activation_function']} is none that Transformers knows.")
@@ -86,9 +86,9 @@ FLAG, OFF = (False, True, None), (False,)
 
 
 class Settings(dict[str, Any]):
-    """A toolkit's settings, a mapping or a Namespace, and what stands before their names in messages.
+    """The settings of a toolkit, from a mapping or a Namespace. where: what messages put before their names.
 
-    What is not of the expected kind is refused by a UserError with its name and value.
+    A value of another type than the methods expect is refused by a UserError with its name and value.
     """
 
     def __init__(self, where: str, content: Any) -> None:
@@ -99,19 +99,19 @@ class Settings(dict[str, Any]):
         self.where = where
 
     def below(self, *names: str) -> Settings:
-        """Returns the settings below others, none where they are not there."""
+        """Returns the settings that are nested under these names; empty ones where a name is missing."""
         settings = self
         for name in names:
             settings = Settings(f"{settings.where}{name}.", settings.get(name) or {})
         return settings
 
     def text(self, name: str, default: str = "") -> str:
-        """Returns a text."""
+        """Returns the setting `name`, a text."""
         value = self.get(name) or default
         return value if isinstance(value, str) else self._refuse(name, "a text")
 
     def texts(self, name: str) -> list[str]:
-        """Returns a list of texts, empty where it is not there."""
+        """Returns the setting `name`, a list of texts; empty if it is missing."""
         value = self.get(name) or []
         fits = isinstance(value, list) and all(isinstance(text, str) for text in value)
         return value if fits else self._refuse(name, "a list of texts")
@@ -148,7 +148,7 @@ class Settings(dict[str, Any]):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             self._refuse(beams, "a whole number of at least 1")
         value = self.get(penalty)
-        if value is not None and not (isinstance(value, int | float) and abs(value) <= 10):  # as generate() takes it
+        if value is not None and not (isinstance(value, int | float) and abs(value) <= 10):  # a limit of ours
             self._refuse(penalty, "a number from -10 to 10")
 
     def _refuse(self, name: str, expected: str) -> NoReturn:
@@ -156,7 +156,7 @@ class Settings(dict[str, Any]):
 
 
 def yaml_of(where: str | Path, text: str | bytes) -> Any:
-    """Returns the content of a YAML text. Raises: UserError that names `where` it stands."""
+    """Returns the content of a YAML text. Raises: UserError that names its file, `where`."""
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:  # tags raise the middle
@@ -169,7 +169,7 @@ def generation_config(config: TransformerConfig, **search: Any) -> GenerationCon
 
 
 def how_to_cut(by: str = "", parts: str = "subwords") -> str:
-    """Returns the note on text that is not cut into parts here; `by`: what has cut the training data."""
+    """Returns the note on text that must be cut into parts before translation; by: what cut the training data."""
     return (
         f"text is not cut here: give text that is cut already as the training data was{by}, {parts} separated by "
         "spaces; translations come out like that"
@@ -232,8 +232,8 @@ def stacks(
     """Yields moves of both stacks of layers and the norms around them.
 
     Args:
-        theirs: what all of their names begin with. layers: the names of their two lists of layers.
-        bias: whether their attention has biases.
+        theirs: prefix of all names in the toolkit. layers: the toolkit's names of the two lists of layers.
+        bias: whether attention has biases in the toolkit.
     """
     outer = {"embedding_norm": ("layernorm_embedding",)} if config.normalize_embedding else {}
     outer |= {"layer_norm": ("layer_norm",)} if config.norm_position == "pre" else {}
@@ -244,15 +244,15 @@ def stacks(
 
 
 class Move(NamedTuple):
-    """A parameter of ours, and the checkpoint's tensors that it is made of, one below the other."""
+    """A parameter of ours, and the names of the checkpoint's tensors that are stacked, row below row, to make it."""
 
     ours: str
     theirs: tuple[str, ...]
-    transposed: bool = False  # their matrices are (inputs, outputs)
+    transposed: bool = False  # whether their matrices are (inputs, outputs)
 
 
 class Placement:
-    """The tensors of a checkpoint, and what became of them.
+    """The tensors of a checkpoint, and our parameters that were made of them.
 
     Args:
         where: the file or folder, for messages.
@@ -266,7 +266,7 @@ class Placement:
         self.left_out: dict[str, str] = {}  # tensor -> why no parameter needs it
 
     def move(self, moves: Iterable[Move]) -> None:
-        """Makes our parameters of their tensors. Raises: UserError that names a tensor that is not there."""
+        """Makes parameters of ours from the checkpoint's tensors. Raises: UserError that names a missing tensor."""
         for ours, theirs, transposed in moves:
             parts = [self._tensor(name) for name in theirs]
             parts = [part.t() if transposed and part.dim() == 2 else part for part in parts]
@@ -274,16 +274,16 @@ class Placement:
             self.origin[ours] = list(theirs)
 
     def set(self, ours: str, tensor: Tensor, theirs: Iterable[str]) -> None:
-        """Takes a parameter that was made of tensors otherwise than by stacking them; of none: a constant."""
+        """Sets a parameter computed otherwise than by stacking tensors. theirs: tensors used; none for a constant."""
         self.state[ours], self.origin[ours] = tensor, list(theirs)
 
     def leave_out(self, name: str, why: str) -> None:
-        """Notes that a tensor, if it is there, is not needed."""
+        """Records why a tensor, if the checkpoint has it, is not needed."""
         if name in self.tensors:
             self.left_out[name] = why
 
     def leave_out_copy(self, name: str, of: str) -> None:
-        """Notes that a tensor, if it is there, is the same as another one. Raises: UserError if it is not."""
+        """Leaves out a tensor, if the checkpoint has it, that equals another one. Raises: UserError if it does not."""
         if name not in self.tensors:
             return
         if not torch.equal(self.tensors[name], self._tensor(of)):
@@ -294,7 +294,7 @@ class Placement:
         self.left_out[name] = f"the same as {of}"
 
     def move_embeddings(self, config: TransformerConfig, source: str, target: str, output: str) -> None:
-        """Moves both embeddings and the output; copies of shared ones, if they were saved, are left out."""
+        """Moves both embeddings and the output projection; leaves out saved copies of shared ones."""
         tied = config.tie_word_embeddings
         names = {"model.encoder.embed_tokens": source, "model.decoder.embed_tokens": target}
         names["lm_head"] = target if tied else output
@@ -318,9 +318,9 @@ class Placement:
         self.leave_out(name, "sines and cosines, computed anew")
 
     def finish(self, model: Any) -> dict[str, Tensor]:
-        """Returns all parameters of `model` by name.
+        """Returns all parameters of `model` by name: the state dict to load.
 
-        Raises: UserError for tensors that nothing used, parameters that nothing became, and wrong shapes.
+        Raises: UserError for tensors that no parameter uses, parameters without a tensor, and wrong shapes.
         """
         used = {name for names in self.origin.values() for name in names} | set(self.left_out)
         if others := sorted(self.tensors.keys() - used):
@@ -383,9 +383,9 @@ _OLD_VOCABULARY = (
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Reads a checkpoint with nothing in it but tensors, plain values and argparse's Namespace.
+    """Reads a checkpoint of PyTorch that holds only tensors, plain values and argparse's Namespace.
 
-    Raises: UserError for a file that is none, and for a pickle that asks for anything else.
+    Raises: UserError for a file that is no checkpoint, and for a pickle that asks for anything else.
     """
     try:
         with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings(action="ignore"):
@@ -398,7 +398,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def _reason(path: Path, error: Exception) -> str:
-    """Says why a file cannot be loaded, without torch's advice, which would be to trust the file."""
+    """Returns why a file cannot be loaded, without torch's advice, which would be to trust the file."""
     asked = re.search(r"GLOBAL ([\w.]+)", str(error))
     code = asked[1] if asked else _code_in(path, error)
     if code is None:

@@ -1,14 +1,14 @@
-"""A language or letters more for a trained model of many languages: new rows, the old ids as they were.
+"""Adds languages, characters or pieces to a trained model of many languages: new rows; old ids stay as they were.
 
 A code becomes a token of the tokenizer's own kind: `gag_Latn` (NLLB), `gag_XX` (mBART-50), `>>gag<<` (Marian of several
-targets), `<2gag>` (MADLAD). Its row begins as that of a near language. Characters of a text that the vocabulary lacks,
-and pieces learnt from the text, get ids behind all others. A character's row begins as its base letter's, or as the
-mean of all single characters; a piece's as the mean of its parts.
+targets), `<2gag>` (MADLAD). Its row begins as a copy of a near language's. Characters of a text that the vocabulary
+lacks, and pieces learnt from the text, get ids after all others. A character's row begins as its base letter's, or as
+the mean of all single characters'; a piece's as the mean of its parts'.
 
-Pieces are learnt as merges (byte pair encoding) of the subwords that the text is cut into. A piece is taken wherever
-its parts stood side by side, so text without such neighbours is cut and translated as before.
+Pieces are learnt as merges (byte pair encoding) of the subwords that the text is cut into. A piece replaces its parts
+wherever they are neighbours, so text without such neighbours is cut and translated as before.
 
-M2M100's codes stand behind its vocabulary by Transformers' own code, and are a fixed list there: nothing can be added.
+Transformers' own code keeps M2M100's codes as a fixed list after its vocabulary: to that model nothing can be added.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from hf_mlnmt.data.lines import read_lines
 
 _RARE = 5  # occurrences below which no piece is learnt
 _SHOWN = 3  # words with a missing character, as examples
-_GAP = "<unused{}>"  # entries of ids that the model has rows for and the tokenizer none
+_GAP = "<unused{}>"  # names of tokenizer entries for rows of the model without one
 _PRIVATE = 0xF0000  # where Unicode leaves 131,068 characters free: one stands for each subword while pieces are learnt
 
 
 @dataclass
 class Extended:
-    """A model with new rows, and what they are.
+    """The result of `add_languages`: model and tokenizer with new rows, and what was added.
 
-    codes: {token: id}. characters: of the text and not of the vocabulary -> how often, and words that have it.
+    codes: {token: id}. characters: of the text, lacking in the vocabulary -> how often, and words that have them.
     entries: characters and pieces that were added, in the order of their ids.
     """
 
@@ -73,11 +73,11 @@ def add_languages(
 
     Args:
         name: a folder or Hub name.
-        codes: new code -> a code that the model has, whose row the new one begins as.
-        text: of the new languages, one sentence a line: counted, and where characters and pieces come from.
+        codes: new code -> code of the model, whose row the new one begins as a copy of.
+        text: of the new languages, one sentence a line: its characters are counted, and pieces learnt from it.
         characters: add those that the vocabulary lacks. pieces: add at most so many pieces, learnt from the text.
 
-    Raises: UserError for a code that is there or cannot be added, an unknown near language, nothing to add.
+    Raises: UserError for a code that the model has or cannot get, an unknown near language, nothing to add.
     """
     model, tokenizer = load_model(name), AutoTokenizer.from_pretrained(str(name))
     if hasattr(tokenizer, "lang_code_to_token"):
@@ -115,7 +115,7 @@ def add_languages(
 
 
 def _grow(model: Any, rows: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """Puts rows behind a model's vocabulary; returns the id of each."""
+    """Appends rows to a model's embeddings and output; returns the id of each."""
     size = model.config.vocab_size
     if rows:
         model.resize_token_embeddings(size + len(rows), mean_resizing=False)
@@ -144,7 +144,7 @@ def _tokens(tokenizer: Any, codes: Mapping[str, str]) -> dict[str, str]:
 
 
 def lacking(tokenizer: Any, lines: Sequence[str]) -> dict[str, tuple[int, list[str]]]:
-    """Returns characters that the vocabulary lacks, the most frequent first -> how often, and words that have them."""
+    """Returns characters that the vocabulary lacks, most frequent first -> how often, and some words that have them."""
     counts = Counter(sign for line in lines for sign in line if not sign.isspace())
     unknown = tokenizer.unk_token_id
     signs = [sign for sign, _ in counts.most_common()]
@@ -159,7 +159,7 @@ def lacking(tokenizer: Any, lines: Sequence[str]) -> dict[str, tuple[int, list[s
 
 
 def _row_of_character(tokenizer: Any, table: torch.Tensor, sign: str) -> torch.Tensor:
-    """Returns the row that a character begins with: its base letter's, or the mean of all single characters."""
+    """Returns the first values of a character's row: its base letter's row, or the mean over all single characters."""
     for base in (unicodedata.normalize("NFD", sign)[0], sign.lower(), sign.upper()):
         number = tokenizer.convert_tokens_to_ids(base)
         if number not in (None, tokenizer.unk_token_id):
@@ -214,7 +214,7 @@ def _add_to_files(
         return
     content = read_json(folder / TOKENIZER)
     model, added = content["model"], {token["id"]: token["content"] for token in content["added_tokens"]}
-    if "merges" in model:  # with all that has an id, or new ones would be given out as the tokenizer is loaded
+    if "merges" in model:  # with added tokens too, or loading would give new entries their ids
         model["vocab"] |= {**{token: number for number, token in added.items()}, **numbers}
         model["merges"] += [list(pair) for pair in merges]
     else:
@@ -236,7 +236,7 @@ _NEVER = -1e6  # the score of an entry that no text is cut into
 
 
 def _score(scores: Mapping[str, float], parts: tuple[str, str] | None, merging: bool) -> float:
-    """Returns the score of a new entry: as good as its parts together, or behind all others where ranks are scores."""
+    """Returns a new entry's score: just above the sum of its parts', or below all others if scores are ranks."""
     lowest = min((score for score in scores.values() if score > _NEVER), default=0.0)
     if parts is None or merging:
         return lowest - 1

@@ -1,8 +1,8 @@
-"""fairseq's Transformer (arch transformer...): checkpoint .pt with its settings, dict.*.txt beside it.
+"""Imports fairseq's Transformers (arch transformer...): a checkpoint .pt with settings, and dict.*.txt beside it.
 
-Not compared with fairseq itself, which was not at hand: Transformers' M2M100 and BART, which are ports of it, are the
-reference of the tests. The layout is that of fairseq 0.9 to 0.12: `model` (tensors), and `args` (a Namespace) or `cfg`.
-dict.*.txt, with the SentencePiece model that cut the text where there is one, become tokenizers.
+fairseq itself was not at hand to compare with: the tests' reference are Transformers' M2M100 and BART, ports of it. The
+layout is that of fairseq 0.9 to 0.12: `model` (tensors), and `args` (a Namespace) or `cfg`. dict.*.txt, and the
+SentencePiece model that cut the text if it lies there too, become tokenizers.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ from hf_mlnmt.modeling import TransformerConfig
 SPECIAL = Special(start="<s>", pad="<pad>", end="</s>", unknown="<unk>")
 START, PAD, EOS = range(3)  # ids of the special tokens in every dictionary; <unk> has 3
 _MOST_POSITIONS = 1_000_000
-# What the baseline cannot do, if it is set to anything else than these.
+# Values of settings that the baseline can compute; others are refused.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("adaptive_softmax_cutoff", "encoder_layers_to_keep", "decoder_layers_to_keep"), (None,)),
     **dict.fromkeys(("no_token_positional_embeddings", "no_cross_attention", "cross_self_attention"), OFF),
@@ -43,7 +43,7 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
 
 
 def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
-    """Reads a file's content; the dictionaries lie beside it. Raises: UserError for what the baseline lacks."""
+    """Reads a checkpoint's content, and the dictionaries beside the file. UserError for what the baseline lacks."""
     settings = _settings(path, content)
     tensors = weights_of(f"{path}: model", content["model"])
     dictionaries, notes = _dictionaries(path, settings), []
@@ -64,8 +64,8 @@ def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
         if config.position_embedding == "learned":
             ours, theirs = f"model.{side}.positions.table", f"{side}.embed_positions.weight"
             placement.move([Move(ours, (theirs,))])
-            placement.state[ours] = placement.state[ours][PAD + 1 :]  # without the rows of padding and before it
-    earlier = "decoder.embed_out"  # what earlier versions call the output
+            placement.state[ours] = placement.state[ours][PAD + 1 :]  # drops the rows for padding and for ids before it
+    earlier = "decoder.embed_out"  # the output's name in earlier versions
     output = earlier if earlier in tensors else "decoder.output_projection.weight"
     placement.move_embeddings(config, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", output)
     tokenizers, said = cut_tokenizers(path, dictionaries, SPECIAL)
@@ -89,7 +89,7 @@ def _settings(path: Path, content: Mapping[str, Any]) -> Settings:
 
 
 def _dictionaries(path: Path, settings: Settings) -> list[dict[str, int]]:
-    """Reads the source's and the target's: dict.<language>.txt, or the one dict.txt."""
+    """Reads the dictionaries of source and target: dict.<language>.txt, or one dict.txt for both."""
     sides = []
     for option in ("source_lang", "target_lang"):
         names = (f"dict.{settings.get(option)}.txt", "dict.txt")
@@ -101,7 +101,7 @@ def _dictionaries(path: Path, settings: Settings) -> list[dict[str, int]]:
 
 
 def read_dictionary(file: Path) -> dict[str, int]:
-    """Reads a token and its count from each line, which ends at \\n alone; four special tokens come first."""
+    """Reads {token: id} from lines of a token and its count, which end at \\n alone; four special tokens come first."""
     tokens = [SPECIAL.start, SPECIAL.pad, SPECIAL.end, SPECIAL.unknown]
     try:
         lines = file.read_bytes().decode().removesuffix("\n").split("\n")

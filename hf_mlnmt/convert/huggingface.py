@@ -1,7 +1,7 @@
-"""MarianMT, M2M100 and NLLB, BART and mBART of Transformers: loaded by their own classes, then moved tensor by tensor.
+"""Imports MarianMT, M2M100, NLLB, BART and mBART of Transformers: loads them by their classes, moves each tensor.
 
-`KNOWN` says what they have of their own. Marian, BART and mBART end in a bias for each token, which is zero in the
-last two; learned positions have two unused rows in front.
+`KNOWN` has the config fields that are fixed by the architecture. Marian, BART and mBART have an output bias for each
+token, which is zero in the last two; tables of learned positions begin with two unused rows.
 
 Departs: layers dropped at random in training (`encoder_layerdrop`) are not known here. M2M100 and NLLB count a source's
 positions without its padding: with padding on the right, as their tokenizers put it, that is the same.
@@ -55,7 +55,7 @@ _LACKS = {
     "pegasus": "positions of its own",
     "seamless_m4t": "speech",
 }
-# What earlier versions of Transformers saved too: a layout's version, and sines that are computed anew.
+# Left-overs of earlier versions of Transformers: a layout's version, and sines, which are computed anew.
 _LEFT_OVER = re.compile(r"(^|\.)(encoder|decoder)\.(version|embed_positions\.(weights|_float_tensor))$")
 # Fields with one name and meaning in their configs and ours.
 SAME = (
@@ -66,10 +66,10 @@ SAME = (
 
 
 def read(name: str, options: dict[str, Any]) -> Checkpoint:
-    """Reads a folder or Hub name. Raises: UserError as `load` and the loading of tokenizers."""
+    """Reads a model and its tokenizers, of a folder or Hub name. Raises: UserError as `load` and `load_tokenizers`."""
     model, left_over = load(name, **options)
     config = config_of(name, model)
-    stored = getattr(model.config, "dtype", None)  # what the checkpoint says that it is kept in
+    stored = getattr(model.config, "dtype", None)  # the type that weights are stored in
     return Checkpoint(
         model.config.model_type,
         config,
@@ -83,10 +83,10 @@ def read(name: str, options: dict[str, Any]) -> Checkpoint:
 
 
 def load(name: str, **options: Any) -> tuple[Any, list[str]]:
-    """Loads a model as Transformers does; returns it, and the names of tensors that nothing reads.
+    """Loads a model as Transformers does; returns it, and the names of tensors in the checkpoint that nothing reads.
 
-    Raises: UserError for what is not there, is of another architecture, a pickle that is more than weights, or a
-        checkpoint that does not hold exactly the model's tensors.
+    Raises: UserError for a missing or damaged model, another architecture, a pickle of more than weights, or a
+        checkpoint that does not have exactly the model's tensors.
     """
     from transformers import AutoModelForSeq2SeqLM
 
@@ -109,7 +109,7 @@ def load(name: str, **options: Any) -> tuple[Any, list[str]]:
         model.config.dtype = stored
     except Exception as error:  # whatever PyTorch, safetensors and Transformers raise for a file that is not right
         for pickle in _pickles(folder):
-            read_pickle(pickle)  # raises, and says what is wrong with the file
+            read_pickle(pickle)  # raises UserError that says what is wrong with the file
         raise UserError(f"{name}: its config or weights cannot be loaded: {reason_of(error)}") from error
     unexpected = set(map(str, info.get("unexpected_keys") or ()))
     known = {name for name in unexpected if _LEFT_OVER.search(name)}
@@ -128,7 +128,7 @@ def load(name: str, **options: Any) -> tuple[Any, list[str]]:
 
 
 def _pickles(folder: Path) -> list[Path]:
-    """Returns the files of weights that Transformers loads where there are none of safetensors."""
+    """Returns the pickles of weights that Transformers loads where there is no .safetensors file."""
     return [] if any(folder.glob("*.safetensors")) else sorted(folder.glob("pytorch_model*.bin"))
 
 
@@ -141,7 +141,7 @@ def config_of(name: str, model: Any) -> TransformerConfig:
             "each must be one token."
         )
     check_tokens(f"{name}: {CONFIG}", theirs, theirs)
-    # Where there is none (mBART of 25 languages), generate() begins with <s> unless it is told a language.
+    # Without a decoder_start_token_id (mBART of 25 languages) generate() begins with <s>, or with a language's code.
     start = theirs.bos_token_id if theirs.decoder_start_token_id is None else theirs.decoder_start_token_id
     bias = getattr(model, "final_logits_bias", None)
     return baseline_config(
@@ -150,7 +150,7 @@ def config_of(name: str, model: Any) -> TransformerConfig:
         **{name: getattr(theirs, name) for name in SAME},
         **KNOWN[theirs.model_type],
         decoder_vocab_size=getattr(theirs, "decoder_vocab_size", None) or theirs.vocab_size,
-        # In Transformers tie_word_embeddings decides over both.
+        # Transformers shares the two embeddings only if tie_word_embeddings is set too.
         share_encoder_decoder_embeddings=theirs.tie_word_embeddings
         and getattr(theirs, "share_encoder_decoder_embeddings", True),
         output_bias=bias is not None and bool(bias.any()),
@@ -158,7 +158,7 @@ def config_of(name: str, model: Any) -> TransformerConfig:
 
 
 def placement_of(model: Any, config: TransformerConfig, where: str) -> Placement:
-    """Gives every tensor of the model its place."""
+    """Makes a Placement of all tensors of a model of Transformers."""
     placement = Placement(where, model.state_dict())
     same = ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
     placement.move(Move(name, (name,)) for name in same)

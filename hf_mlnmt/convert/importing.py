@@ -1,4 +1,4 @@
-"""Import of any checkpoint that the baseline can compute, as a model folder of this package, checked, or not at all."""
+"""Imports any checkpoint that the baseline can compute as a model folder of this package, checked, or not at all."""
 
 import importlib.metadata
 import os
@@ -18,8 +18,8 @@ RECORD = "import.json"
 _MARIAN = (".npz", ".bin")
 _PICKLES = (".pt", ".ckpt")  # fairseq's and OpenNMT-py's; JoeyNMT's
 _FILES = _MARIAN + _PICKLES
-_PADDING = 128  # rows that pad a table to a multiple
-_TOLERANCE = 1e-4  # of logits in float32, relative to the largest one; rounding makes some 1e-6
+_PADDING = 128  # most unused rows of a table
+_TOLERANCE = 1e-4  # most difference of logits, relative to the largest; rounding to float32 makes about 1e-6
 
 
 class Imported(NamedTuple):
@@ -41,7 +41,7 @@ def import_model(
     """Imports a model of another format as this package's baseline, with tokenizer and generation settings.
 
     Formats: MarianMT, M2M100, NLLB, BART, mBART of Transformers (a folder or a Hub name), Marian's own .npz and .bin
-    (Firefox's, in int8), the Transformers of fairseq, JoeyNMT, OpenNMT-py and Eole. docs/opus-mt.md says what of each.
+    (Firefox's, in int8), the Transformers of fairseq, JoeyNMT, OpenNMT-py and Eole. docs/opus-mt.md has the details.
 
     Args:
         output: the folder to make; an earlier import there is replaced, anything else is refused. None: write nothing.
@@ -85,7 +85,7 @@ def import_model(
 
 
 def _read(name: str, options: dict[str, Any]) -> Checkpoint:
-    """Reads a checkpoint, whose format is told by the names of its files and what they hold."""
+    """Reads a checkpoint; the names and contents of its files tell the format."""
     from hf_mlnmt.convert import huggingface, marian, opennmt
 
     path = Path(name)
@@ -113,7 +113,7 @@ def _read(name: str, options: dict[str, Any]) -> Checkpoint:
 
 
 def _read_pickle(path: Path) -> Checkpoint:
-    """Reads a checkpoint of PyTorch's, told apart by its keys."""
+    """Reads a checkpoint of PyTorch; its keys tell the format: fairseq, JoeyNMT or OpenNMT-py."""
     from hf_mlnmt.convert import fairseq, joeynmt, opennmt
 
     content = load(path)
@@ -127,7 +127,7 @@ def _read_pickle(path: Path) -> Checkpoint:
 
 
 def _build(checkpoint: Checkpoint) -> Any:
-    """Makes our model with the checkpoint's weights, float32, ready to translate."""
+    """Makes our model with the checkpoint's weights, in float32 and evaluation mode. UserError if they do not fit."""
     from hf_mlnmt.zoo.systems import architecture_of
 
     if checkpoint.original is None:
@@ -151,7 +151,7 @@ def _build(checkpoint: Checkpoint) -> Any:
 
 
 def _add_rows(checkpoint: Checkpoint) -> None:
-    """Adds a copy of the row of <unk> for each piece that the toolkit's vocabulary lacks (vocabularies.py)."""
+    """Adds a copy of the row of <unk> for each piece whose id is beyond the model's rows (vocabularies.py)."""
     config, state = checkpoint.config, checkpoint.placement.state
     sides = [checkpoint.tokenizers.source, checkpoint.tokenizers.target]
     before = [config.vocab_size, config.decoder_vocab_size]
@@ -171,7 +171,7 @@ def _add_rows(checkpoint: Checkpoint) -> None:
 
 @torch.no_grad()
 def _compare(name: str, model: Any, checkpoint: Checkpoint) -> float | None:
-    """Returns the largest difference of logits from the original's on random tokens with padding; None without one."""
+    """Returns the largest difference of logits from the original's on random tokens and padding, None without one."""
     if checkpoint.original is None:
         return None
     config, generator = checkpoint.config, torch.Generator().manual_seed(1)

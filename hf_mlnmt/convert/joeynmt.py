@@ -1,7 +1,7 @@
-"""JoeyNMT's Transformer: a .ckpt, and beside it config.yaml and both vocabularies, as training leaves them.
+"""Imports JoeyNMT's Transformer: a .ckpt, and beside it config.yaml and both vocabularies, as training writes them.
 
 Verified against JoeyNMT 2.3.0. Layer norms have an epsilon of 1e-6, the output has no bias, positions are the paper's.
-`tied_embeddings` alone shares the embeddings of both sides and not the output: here they are two with the same numbers.
+`tied_embeddings` alone shares both sides' embeddings and not the output, as share_encoder_decoder_embeddings does.
 src_vocab.txt, trg_vocab.txt and a SentencePiece model beside the checkpoint become tokenizers.
 """
 
@@ -38,13 +38,13 @@ _ENCODER = layer_parts("src_src_att", _PRODUCTS, ("layer_norm", "feed_forward.la
 _DECODER = layer_parts("trg_trg_att", _PRODUCTS, _NORMS, _FEED_FORWARD, "src_trg_att")
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "tanh": "tanh"}
 _PLAIN = {"type": ("transformer",), "alpha": (1.0,), "activation": tuple(_ACTIVATIONS)}
-_POSITIONS = 5000  # of every table of JoeyNMT's
+_POSITIONS = 5000  # rows of every table of positions in JoeyNMT
 
 
 def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
-    """Reads a file's content; config.yaml and vocabularies lie beside it.
+    """Reads a checkpoint's content, and config.yaml and the vocabularies beside the file.
 
-    Raises: UserError for what is not there, and for what the baseline cannot compute, by its field and value.
+    Raises: UserError for missing files, and for settings that the baseline cannot compute, with field and value.
     """
     tensors = weights_of(f"{path}: model_state", content["model_state"])
     if (file := _beside(path, "config.yaml")) is None:
@@ -63,12 +63,12 @@ def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
 
 
 def _beside(path: Path, *names: str) -> Path | None:
-    folders = (path.resolve().parent, path.parent)  # best.ckpt is a link
+    folders = (path.resolve().parent, path.parent)  # best.ckpt is a link: looks beside its target first
     return next((folder / name for name in names if name for folder in folders if (folder / name).is_file()), None)
 
 
 def _vocabularies(path: Path, symbols: Settings, sides: Sequence[Settings]) -> tuple[Special, list[dict[str, int]]]:
-    """Reads the special tokens, and token -> id for each side: special tokens, language tags, one token a line."""
+    """Reads the special tokens, and {token: id} of each side: special tokens, language tags, then one token a line."""
     if symbols.get("sep_token"):
         raise UserError(f"{symbols.where}sep_token: prompts are nothing that the baseline can compute.")
     defaults = {"pad_token": PAD, "bos_token": BOS, "eos_token": EOS, "unk_token": UNK}
@@ -115,7 +115,7 @@ def _config(
 ) -> TransformerConfig:
     sides = encoder, decoder = model.below("encoder"), model.below("decoder")
     for side in sides:
-        Settings(side.where, {"type": "recurrent", **side}).check(_PLAIN)  # what is meant where no type is named
+        Settings(side.where, {"type": "recurrent", **side}).check(_PLAIN)  # JoeyNMT's default type is recurrent
         side.check_numbers(("hidden_size", "ff_size", "num_layers", "num_heads"), tensors)
         side.below("embeddings").check({"scale": FLAG})
     model.check(dict.fromkeys(("tied_embeddings", "tied_softmax"), FLAG))
@@ -154,7 +154,7 @@ def _config(
 
 
 def _generation_config(settings: Settings, config: TransformerConfig) -> GenerationConfig:
-    """Returns its search, which never says <s> and <pad>, and divides by ((5 + length) / 6)^beam_alpha."""
+    """Returns JoeyNMT's search: never <s> or <pad>, scores divided by ((5 + length) / 6)^beam_alpha."""
     testing = settings.below("testing") or settings.below("test")
     penalty = "beam_alpha" if "beam_alpha" in testing else "alpha"
     testing.check_search("beam_size", penalty)

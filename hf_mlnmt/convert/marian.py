@@ -1,18 +1,18 @@
-"""Marian's own checkpoints: model.npz, read without pickle, or model.bin, as Firefox has it in int8; with their
+"""Imports Marian's checkpoints: model.npz, read without pickle, or model.bin, as Firefox has it in int8; with their
 SentencePiece models or vocabularies.
 
 Verified against the engine (pymarian 1.12.42). What its Transformer does that a reader of the paper would not expect:
 positions of tensor2tensor from 0; layer norms with an epsilon of 1e-6; the decoder begins with a vector of zeros. For
-that one a token <pad> is added behind both vocabularies, its embedding zero and its output bias so low that it is never
-predicted.
+that vector a token <pad> is added after both vocabularies; its embedding is zero, and its output bias so low that it is
+never predicted.
 
-An SSRU decoder (transformer-decoder-autoreg: rnn, dec-cell: ssru) is one of the family in modeling/ssru.py.
+An SSRU decoder (transformer-decoder-autoreg: rnn, dec-cell: ssru) makes a model of modeling/ssru.py.
 
-Of weights in int8 what is needed to write the same file again is kept beside the model, in marian.json: settings,
-multipliers and alphas; and the shortlist as it is.
+For weights in int8, marian.json beside the model keeps what an export needs to write the same file again: settings,
+multipliers and alphas; the shortlist is kept unchanged.
 
-Pre-norm models are imported as Marian trains and scores them. Its own decoder gives them other outputs: from the second
-token on, self-attention there reads the states before their norm, and in training behind it.
+Pre-norm models are imported as Marian trains and scores them. Its own decoder computes other outputs: from the second
+token on, its self-attention reads the states before their norm, but in training the normed ones.
 """
 
 import json
@@ -43,8 +43,8 @@ from hf_mlnmt.convert.marian_binary import ALPHA, SETTINGS, Item, read_items, re
 from hf_mlnmt.convert.vocabularies import EOS, Side, parts_beside, read_decoding, read_vocabularies, tokenizers_of
 from hf_mlnmt.modeling import SSRUConfig, TransformerConfig
 
-KEPT, SHORTLIST = "marian.json", "shortlist.s2t"  # of a model folder
-# What the baseline cannot do, if it is set to anything else.
+KEPT, SHORTLIST = "marian.json", "shortlist.s2t"  # files of a model folder
+# Values of settings that the baseline can compute; others are refused.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "type": ("transformer",),
     "transformer-decoder-autoreg": ("self-attention", "rnn"),
@@ -60,22 +60,22 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("tied-embeddings-all", "tied-embeddings", "tied-embeddings-src", "output-omit-bias"), FLAG),
 }
 
-# What an SSRU decoder cannot do besides.
+# Values of further settings that an SSRU decoder can compute.
 _SSRU: dict[str, tuple[Any, ...]] = {
     "dec-cell": ("ssru",),
     **dict.fromkeys(("transformer-rnn-projection", "layer-normalization"), OFF),
-    "transformer-preprocess": ("",),  # nobody has compared pre-norm ones with the engine
+    "transformer-preprocess": ("",),  # pre-norm ones were never compared with the engine
 }
 
 
 def read(path: Path) -> Checkpoint:
-    """Reads a .npz or .bin file, or the folder of one.
+    """Reads a .npz or .bin file, or the folder that has one, with the files beside it.
 
-    The vocabularies are those that the decoder.yml beside it names: a .spm for each side, or a vocab.yml with the
-    files source.spm and target.spm (OPUS-MT's releases). Beams and length penalty are that file's too. Without it they
-    are vocab.*.spm, or srcvocab.*.spm and trgvocab.*.spm (Firefox's); a shortlist lex.*.bin is checked and kept.
+    decoder.yml beside the file names the vocabularies, a .spm for each side, or a vocab.yml with the files source.spm
+    and target.spm (OPUS-MT's releases), and has beams and length penalty. Without it the vocabularies are vocab.*.spm,
+    or srcvocab.*.spm and trgvocab.*.spm (Firefox's); a shortlist lex.*.bin is checked and kept.
 
-    Raises: UserError for what is not there or cannot be read, and for settings that the baseline lacks.
+    Raises: UserError for missing or unreadable files, and for settings that the baseline lacks.
     """
     file = _model_file(path)
     tensors, settings, kept, said = (_load_npz if file.suffix == ".npz" else _load_binary)(file)
@@ -98,7 +98,7 @@ def read(path: Path) -> Checkpoint:
     config = _config(file, tensors, settings, max(sizes), sides[1].ids[EOS])
     placement = _placement(file, tensors, settings, config, sizes)
     beams = decoding.get("beam-size") or 1
-    # Marian and generate() divide by the same length, end of sentence counted, to the power of the penalty.
+    # Both Marian and generate() divide scores by the length, end of sentence counted, to the power of the penalty.
     search = {"num_beams": beams, "length_penalty": float(decoding.get("normalize") or 0.0)} if beams > 1 else {}
     return Checkpoint(
         f"Marian {file.suffix.removeprefix('.')}",
@@ -124,13 +124,13 @@ def _model_file(path: Path) -> Path:
 
 
 def _languages(file: Path, side: Side) -> tuple[str, str] | None:
-    """Returns the languages that a file's name says, if its vocabulary's says the same: model.base.bin says none."""
+    """Returns the languages in a file's name, if its vocabulary's name has the same; None for model.base.bin."""
     pair = pair_in(file)
     return pair if pair and f".{''.join(pair)}." in side.cutter.name else None
 
 
 def _files(file: Path, kept: dict[str, Any], sizes: Sequence[int]) -> dict[str, bytes]:
-    """Returns what is to lie beside the model: what its int8 was, and its shortlist, checked."""
+    """Returns further files for the model folder: the record of its int8 weights, and its shortlist, checked."""
     files = {KEPT: (json.dumps(kept, indent=1) + "\n").encode()} if kept else {}
     every = sorted(file.parent.glob("lex*.bin"))
     shortlists = next((found for part in parts_beside(file) if (found := [x for x in every if part in x.name])), [])
@@ -144,7 +144,7 @@ def _files(file: Path, kept: dict[str, Any], sizes: Sequence[int]) -> dict[str, 
 
 
 class _Loaded(NamedTuple):
-    """A file's tensors and settings; of weights in int8 what else they were, and notes on that."""
+    """A file's tensors and settings; for int8 weights also what is kept in marian.json, and notes."""
 
     tensors: dict[str, Tensor]
     settings: Settings
@@ -178,7 +178,7 @@ def _load_binary(file: Path) -> _Loaded:
 
 
 def _alpha(file: Path, item: Item) -> float:
-    """Returns an alpha as it is kept: of one in int8 (127 steps, by its name) the multiplier, which is 127 / alpha."""
+    """Returns the number kept for an alpha: alpha itself, or, if its item is int8, the multiplier 127 / alpha."""
     values, multiplier = values_of(item)
     if item.shape != (1, 1) or not 0 < values[0, 0] < np.inf:
         raise UserError(f"{file}: {item.name} is no number above 0. Copy it again.")
@@ -186,7 +186,7 @@ def _alpha(file: Path, item: Item) -> float:
 
 
 def _settings(file: Path, text: bytes) -> Settings:
-    """Returns what Marian was told about its architecture; the text ends with zeros."""
+    """Returns Marian's settings of the architecture from their text, which ends with zero bytes."""
     name = f"{file}: {SETTINGS}"
     return Settings(f"{name}: ", yaml_of(name, text.rstrip(b"\0").decode("utf-8", "replace")))
 
@@ -247,7 +247,7 @@ def _config(file: Path, tensors: Mapping[str, Tensor], settings: Settings, pad: 
 def _placement(
     file: Path, tensors: dict[str, Tensor], settings: Settings, config: TransformerConfig, sizes: Sequence[int]
 ) -> Placement:
-    """Gives every tensor its place; embeddings and output bias get a row for <pad>, and for what lies before it."""
+    """Makes a Placement of all tensors; adds rows for <pad>, and any ids before it, to embeddings and output bias."""
     placement = Placement(str(file), tensors)
     joint = settings.get("tied-embeddings-all", False) or settings.get("tied-embeddings-src", False)
     source, target = ["Wemb"] * 2 if joint else ["encoder_Wemb", "decoder_Wemb"]
@@ -272,7 +272,7 @@ def _placement(
 
 
 def _extended(placement: Placement, name: str, size: int, rows: int, value: float) -> Tensor:
-    """Returns a tensor with a row for each of `size` tokens, and more rows of `value`; rows behind these go."""
+    """Returns a parameter's first `size` rows, then rows of `value` up to `rows`; later rows are dropped."""
     tensor = placement.state[name]
     if len(tensor) < size:
         raise UserError(
@@ -283,7 +283,7 @@ def _extended(placement: Placement, name: str, size: int, rows: int, value: floa
 
 
 def moves(config: TransformerConfig) -> Iterator[Move]:
-    """Yields all parameters but embeddings and output. A norm in front of its sublayer has a name of its own."""
+    """Yields moves of all parameters but embeddings and output. Norms before sublayers have names of their own."""
     norm = "_ln_{}_pre" if config.norm_position == "pre" else "_ln_{}"
     for side, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
         ours = f"model.{side}."

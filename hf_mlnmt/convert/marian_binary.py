@@ -1,10 +1,10 @@
 """Marian's binary files: models (.bin), with weights in int8 as Firefox and Bergamot run them, and lexical shortlists.
 
 A model is a list of items, sorted by name, their bytes padded to 256, the settings last. In int8 ("intgemm8") a weight
-w is q = rint(w m) with the multiplier m = 127 / max |w| behind it; but for embeddings q lies transposed, outputs first.
-An item `<weight>_QuantMultA` holds alpha, which the weight's inputs are multiplied by before they are rounded to
--127..127. The output projection's alpha goes by two names, for two engines: `none_QuantMultA` and that of the embedding
-it is tied to, which is in int8 itself because its name says embedding.
+w is q = rint(w m), followed by the multiplier m = 127 / max |w|; q is stored transposed, outputs first, but for
+embeddings. An item `<weight>_QuantMultA` holds alpha, by which the weight's inputs are multiplied before they are
+rounded to -127..127. The output projection's alpha has two names, for two engines: `none_QuantMultA`, and that of the
+embedding it is tied to, whose item is in int8 itself because its name says embedding.
 """
 
 import heapq
@@ -22,7 +22,7 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.lines import read_lines
 
 STEPS = 127
-LISTED = 50  # of a shortlist made here: the first ids, which are always candidates, and the translations of a subword
+LISTED = 50  # in shortlists made here: the first ids, candidates of every sentence, and the translations of a subword
 SETTINGS = "special:model.yml"
 ALPHA = "_QuantMultA"
 _CODES = {0x101: "int8", 0x402: "float16", 0x404: "float32", 0x4101: "intgemm8"}
@@ -31,7 +31,7 @@ _MAGIC = 0xF11A48D5013417F5
 
 
 class Item(NamedTuple):
-    """A tensor as it lies in the file: its type is float16, float32 or intgemm8, and int8 of the settings' text."""
+    """A tensor as the file stores it; type: float16, float32, intgemm8, or int8 for the text of the settings."""
 
     name: str
     type: str
@@ -40,12 +40,12 @@ class Item(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Returns how many numbers it holds."""
+        """Returns how many numbers the tensor has."""
         return math.prod(self.shape)
 
 
 def read_items(file: Path) -> list[Item]:
-    """Reads all tensors of a model. Raises: UserError for another file, one that was cut off, and unknown types."""
+    """Reads all items of a model. Raises: UserError for another file, an incomplete one, and unknown types."""
     content = file.read_bytes()
     whole = f"{file}: not a whole model in Marian's binary form"
     try:
@@ -80,7 +80,7 @@ def read_items(file: Path) -> list[Item]:
 
 
 def to_bytes(items: Iterable[Item]) -> bytes:
-    """Returns the file of a model: items in Marian's order, padded, the settings last."""
+    """Returns the bytes of a model's file: items in Marian's order, padded, the settings last."""
     items = [
         each if each.name == SETTINGS else each._replace(payload=each.payload + bytes(-len(each.payload) % _ALIGNED))
         for each in sorted(items, key=lambda each: (each.name == SETTINGS, each.name))
@@ -100,19 +100,19 @@ def is_in_int8(name: str, shape: Sequence[int]) -> bool:
 
 
 def values_of(item: Item) -> tuple[np.ndarray, np.float32 | None]:
-    """Returns the numbers of an item as float32, and of one in int8 the multiplier."""
+    """Returns the numbers of an item as float32, and the multiplier of an int8 item, else None."""
     if item.type != "intgemm8":
         kind = {"float16": "<f2", "float32": "<f4"}[item.type]
         return np.frombuffer(item.payload, kind, item.size).reshape(item.shape).astype(np.float32), None
     rounded = np.frombuffer(item.payload, "i1", item.size)
     multiplier = np.frombuffer(item.payload, "<f4", 1, item.size)[0]
     matrix = rounded.reshape(item.shape) if "Wemb" in item.name else rounded.reshape(item.shape[::-1]).T
-    with np.errstate(divide="ignore", invalid="ignore"):  # what is no number is refused later, as in all tensors
+    with np.errstate(divide="ignore", invalid="ignore"):  # nan and infinity are refused later, as in all tensors
         return matrix.astype(np.float32) / multiplier, multiplier
 
 
 def rounded(name: str, values: np.ndarray, multiplier: float | None = None) -> Item:
-    """Returns a float32 matrix, [inputs, outputs] or an embedding [rows, d], as an item in int8."""
+    """Makes an int8 item of a float32 matrix, [inputs, outputs], or of an embedding, [rows, d]."""
     largest = np.abs(values).max()
     scale = np.float32(STEPS) / (largest or np.float32(1)) if multiplier is None else np.float32(multiplier)
     steps = np.rint(values * scale).clip(-STEPS, STEPS).astype(np.int8)
@@ -121,13 +121,13 @@ def rounded(name: str, values: np.ndarray, multiplier: float | None = None) -> I
 
 
 def plain(name: str, values: np.ndarray) -> Item:
-    """Returns an array as an item in float32."""
+    """Makes a float32 item of an array."""
     return Item(name, "float32", values.shape, values.astype("<f4").tobytes())
 
 
 class Shortlist(NamedTuple):
-    """For each id of the source the ids of its translations, ascending; beside these the `first` ids of the target are
-    candidates of every sentence. `best`: the most translations that one was given."""
+    """For each id of the source its translations' ids, ascending. The `first` ids of the target are candidates of every
+    sentence too. `best`: the most translations of one id."""
 
     first: int
     best: int
@@ -135,9 +135,9 @@ class Shortlist(NamedTuple):
 
 
 def read_shortlist(file: Path, sizes: Sequence[int]) -> Shortlist:
-    """Reads a binary shortlist of vocabularies of these sizes, the source's and the target's.
+    """Reads a binary shortlist for vocabularies of `sizes`: the source's and the target's.
 
-    Raises: UserError for a file that is none or is cut off, and for one of other vocabularies.
+    Raises: UserError for another or incomplete file, and for a shortlist of other vocabularies.
     """
     content = file.read_bytes()
     numbers = struct.unpack_from("<6Q", content) if len(content) >= 48 else (0,) * 6
@@ -155,9 +155,9 @@ def read_shortlist(file: Path, sizes: Sequence[int]) -> Shortlist:
 
 
 def read_table(file: Path, source: Mapping[str, int], target: Mapping[str, int]) -> Shortlist:
-    """Reads a lexical table, each line "target source probability", into a Shortlist of token ids.
+    """Reads a lexical table, whose lines are "target source probability", as a Shortlist of token ids.
 
-    source, target: {subword: id}. Raises: UserError for other lines, and subwords that these lack (NULL is left out).
+    source, target: {subword: id}. Raises: UserError for other lines and unknown subwords (lines with NULL are skipped).
     """
     scores: defaultdict[int, dict[int, float]] = defaultdict(dict)
     for number, line in enumerate(read_lines(file, form="table"), start=1):
@@ -181,13 +181,13 @@ def read_table(file: Path, source: Mapping[str, int], target: Mapping[str, int])
 
 
 def shortlist_of(scores: Mapping[int, Mapping[int, float]], rows: int) -> Shortlist:
-    """Returns for each of `rows` subwords of the source the best translations; scores: source -> target -> score."""
+    """Returns the LISTED best translations of each of `rows` source subwords; scores: source -> target -> score."""
     each = (scores.get(row, {}) for row in range(rows))
     return Shortlist(LISTED, LISTED, [sorted(heapq.nlargest(LISTED, found, key=found.__getitem__)) for found in each])
 
 
 def shortlist_bytes(shortlist: Shortlist) -> bytes:
-    """Returns the file of a shortlist."""
+    """Returns the bytes of a shortlist's file."""
     ends = np.cumsum([0, *map(len, shortlist.translations)])
     ids = np.array([each for ids in shortlist.translations for each in ids], "<u4")
     body = struct.pack("<4Q", shortlist.first, shortlist.best, len(ends), len(ids))
@@ -196,7 +196,7 @@ def shortlist_bytes(shortlist: Shortlist) -> bytes:
 
 
 def _checksum(body: bytes) -> int:
-    """Returns Marian's hash of all whole words of 8 bytes."""
+    """Returns Marian's hash over the whole 8-byte words of `body`."""
     seed, most = 0, (1 << 64) - 1
     for value in np.frombuffer(body, "<u8", len(body) // 8).tolist():
         seed ^= (value + 0x9E3779B9 + (seed << 6) + (seed >> 2)) & most

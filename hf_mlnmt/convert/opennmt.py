@@ -1,12 +1,12 @@
-"""OpenNMT-py's Transformer, version 3: a .pt with tensors, vocabularies as lists and its options (a Namespace).
+"""Imports OpenNMT-py 3's Transformer: a .pt with tensors, vocabularies as lists and options (a Namespace).
 
 What its Transformer does that a reader of the paper would not expect: pre-norm always; no biases in attention and
 feed-forward unless add_qkvbias and add_ffnbias say so; a bias for each token of the output; the source has no end of
 sentence. Verified against OpenNMT-py 3.5.1.
 
 Eole is its successor: config.json, vocab.json and model.00.safetensors in a folder (`read_eole`). Its options are the
-same under other names, and config.json has only those that were set. Verified against Eole 0.6.4; versions from 0.2 on
-have the same layout and the same epsilon of norms, 1e-5, which they do not write down.
+same by other names, and config.json has only those that were set. Verified against Eole 0.6.4; versions from 0.2 on
+have the same layout and the same epsilon of norms, 1e-5, which their files do not record.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,8 +38,8 @@ from hf_mlnmt.modeling import TransformerConfig
 
 SPECIAL = Special(pad="<blank>", start="<s>", end="</s>", unknown="<unk>")
 _POSITIONS = {"SinusoidalInterleaved": "interleaved", "SinusoidalConcat": "tensor2tensor"}
-_LENGTH = 5000  # of every table of positions
-# What the baseline cannot do, if it is set to anything else than these; the first is what is meant if nothing is said.
+_LENGTH = 5000  # rows of every table of positions
+# Values of settings that the baseline can compute, the first the default; others are refused.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "model_task": ("seq2seq",),
     "model_type": ("text",),
@@ -65,11 +65,11 @@ _PARTS = [
 
 
 def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
-    """Reads a file's content. Raises: UserError for what the baseline cannot compute, by its option and value."""
+    """Reads a checkpoint's content. Raises: UserError for what the baseline cannot compute, with option and value."""
     settings = Settings(f"{path}: ", content["opt"])
     settings.check({"position_encoding": (True, None)})
     tensors = _tensors(path, content)
-    if any(name.startswith("generator.0.") for name in tensors):  # of a checkpoint that began in version 2
+    if any(name.startswith("generator.0.") for name in tensors):  # a training begun in version 2
         tensors = {name.replace("generator.0.", "generator."): value for name, value in tensors.items()}
     checkpoint = build("opennmt-py", str(path), settings, tensors, Settings(f"{path}: vocab: ", content["vocab"]))
     for side in ("encoder", "decoder"):
@@ -81,7 +81,7 @@ def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
 
 
 def _tensors(path: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Returns the tensors of the file, or of the .safetensors beside it where the weights were saved on their own."""
+    """Returns the tensors of the file, or of the .safetensors beside it if the weights were saved there."""
     if "model" in content:
         generator = weights_of(f"{path}: generator", content.get("generator") or {})
         named = {f"generator.{name}": tensor for name, tensor in generator.items()}
@@ -93,7 +93,7 @@ def _tensors(path: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def build(name: str, path: str, settings: Settings, tensors: dict[str, Tensor], vocabulary: Settings) -> Checkpoint:
-    """Makes config, tokenizers and generation settings; no tensor has its place yet."""
+    """Makes a Checkpoint with config, tokenizers and generation settings; its tensors are not placed yet."""
     settings.check(_PLAIN)
     if vocabulary.get("src_feats"):
         raise UserError(f"{vocabulary.where}src_feats: features of words are nothing that the baseline can compute.")
@@ -141,18 +141,18 @@ def _config(
 
 
 def _rate(value: Any, default: float) -> float:
-    """Returns a rate of dropout, the last one of a list of them."""
+    """Returns a rate of dropout, of a list of rates the last one."""
     return default if value is None or value == [] else value[-1] if isinstance(value, list) else value
 
 
 def place(
     checkpoint: Checkpoint, embeddings: Sequence[str], parts: Sequence[Parts], layers: tuple[str, str], shared: bool
 ) -> None:
-    """Gives every tensor its place; biases of the feed-forward sublayer that were not saved are zero.
+    """Moves all tensors to parameters of ours; sets biases of the feed-forward sublayer that were not saved to zero.
 
     Args:
-        embeddings, parts, layers: of the source's side and the target's: the names of the embedding, of a layer's
-            modules, and of the list of layers.
+        embeddings, parts, layers: (source side's, target side's) names of the embedding, of a layer's modules, and of
+            the list of layers.
         shared: whether both sides have one embedding.
     """
     config, placement = checkpoint.config, checkpoint.placement
@@ -163,7 +163,7 @@ def place(
             placement.set(move.ours, torch.zeros(len(weight)), ())
         else:
             placement.move([move])
-    if shared and not {encoder, decoder} <= placement.tensors.keys():  # some versions save it once
+    if shared and not {encoder, decoder} <= placement.tensors.keys():  # some versions save a shared one once
         encoder = decoder = encoder if encoder in placement.tensors else decoder
     placement.move_embeddings(config, encoder, decoder, "generator.weight")
     if "generator.bias" in placement.tensors:
@@ -175,7 +175,7 @@ def place(
 # Eole
 
 EOLE_WEIGHTS = "model.[0-9][0-9].safetensors"
-# Options of the whole model, and of encoder and decoder, that the baseline cannot do if they are anything else.
+# Values of options, of the whole model or of one side, that the baseline can compute; others are refused.
 _EOLE_PLAIN: dict[str, tuple[Any, ...]] = {
     "architecture": ("transformer", "custom"),
     "encoder_layer_style": ("standard",),
@@ -191,12 +191,12 @@ _EOLE_PARTS = [
     layer_parts("self_attn", _PRODUCTS, _EOLE_NORMS, _EOLE_FEED_FORWARD),
     layer_parts("self_attn", _PRODUCTS, (*_EOLE_NORMS, "precontext_layernorm"), _EOLE_FEED_FORWARD, "context_attn"),
 ]
-# What encoder and decoder must have alike.
+# Options that encoder and decoder must have alike.
 _ALIKE = ("heads", "transformer_ff", "mlp_activation_fn", "layer_norm", "norm_eps", "add_qkvbias", "add_ffnbias")
 
 
 def read_eole(folder: Path) -> Checkpoint:
-    """Reads a folder of Eole. Raises: UserError for what is not there, and for what the baseline cannot compute."""
+    """Reads a folder of Eole. Raises: UserError for missing files, and for what the baseline cannot compute."""
     for name in ("config.json", "vocab.json"):
         if not (folder / name).is_file():
             raise UserError(f"{folder}: a model of Eole; its {name} is not there.")
@@ -220,7 +220,7 @@ def read_eole(folder: Path) -> Checkpoint:
 
 
 def _eole_settings(content: Settings) -> Settings:
-    """Returns Eole's settings in OpenNMT-py's names. Raises: UserError for what Eole has beyond it and the baseline."""
+    """Returns Eole's settings by OpenNMT-py's names. UserError for those that the baseline cannot compute."""
     model, training = content.below("model"), content.below("training")
     encoder, decoder, embeddings = parts = [model.below(name) for name in ("encoder", "decoder", "embeddings")]
     for part in (model, *parts):
@@ -228,7 +228,7 @@ def _eole_settings(content: Settings) -> Settings:
     common = {name: value for name, value in model.items() if not isinstance(value, dict)}
     sides = {"encoder": common | encoder, "decoder": common | decoder}
     model.check_alike(_ALIKE, *sides.values())
-    ours = {"norm_eps": 1e-5, **sides["encoder"]}  # the default
+    ours = {"norm_eps": 1e-5, **sides["encoder"]}  # Eole's default
     ours["pos_ffn_activation_fn"] = ours.get("mlp_activation_fn", "relu")
     Settings(model.where, ours).check({"add_final_linear_bias": (ours.get("add_qkvbias", False),)})
     ours |= {name: training.get(name) for name in ("dropout", "attention_dropout")}

@@ -1,18 +1,18 @@
-"""A vocabulary cut to what texts use: fewer rows in embeddings and output, the same translations of such texts.
+"""Cuts a vocabulary to what texts use: fewer rows in embeddings and output, the same translations of such texts.
 
 | tokenizer | families | what is cut |
 | --- | --- | --- |
 | tokenizer.json | NLLB, mBART, T5, MADLAD, models of this package | entries, merges, the ids of special tokens |
 | vocab.json and SentencePiece models | Marian (OPUS-MT), M2M100 | entries of the one, pieces of the others |
 
-What stays: every subword that the texts are cut into, and what a subword is merged from; special tokens, codes of
-languages, single characters, bytes, digits and punctuation, which spell everything else. The entries that stay keep
-their order, so that ids of a layout (M2M100's codes behind the vocabulary) keep theirs.
+These stay: every subword that the texts are cut into, and those it is merged from; special tokens, codes of languages,
+single characters, bytes, digits and punctuation, which spell everything else. Entries that stay keep their order, and
+so ids that belong to a layout (M2M100's codes after the vocabulary) keep their place.
 
 A text of kept subwords is cut into the same subwords: the best path of a unigram model stays the best among fewer, and
-merges that led to a subword are all there, in their order. Its logits of kept subwords are the same rows' products, so
-greedy search finds the same text if it is one of kept subwords; log-probabilities are over fewer subwords and a little
-higher, which with several beams may decide otherwise between hypotheses that are as good as equal.
+merges that led to a subword are all kept, in their order. Logits of kept subwords are products with the same rows, so
+greedy search finds the same translation if its subwords are kept; log-probabilities are over fewer subwords and a
+little higher, by which a search with several beams may choose another of nearly equal hypotheses.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _PREFIXED = re.compile(r"<[^<>]+>|>>[^<>]+<<|__\w+__")  # codes, bytes, markers:
 
 @dataclass(frozen=True)
 class Trimmed:
-    """A cut model.
+    """The result of `trim`: the cut model and its tokenizer, and how much smaller and faster it is.
 
-    entries: rows before and after; so are parameters, and seconds of a forward pass of a small batch.
-    shares: {text: share of its lines that are cut as before}.
+    entries, parameters, seconds: before and after: rows, all weights, time of a forward pass of a small batch.
+    shares: {text: share of its lines that both tokenizers cut alike}.
     """
 
     model: Any
@@ -68,7 +68,7 @@ def trim(
     Args:
         name: a folder or Hub name of a model with one vocabulary.
         texts: one sentence a line, plain or packed, of every language that is to be translated from or to.
-        languages: the codes that stay, where the model's tokenizer lets them be left out; None: all.
+        languages: codes to keep, if the tokenizer allows leaving some out; None: all.
         least: how often a subword must occur in all texts together.
 
     Raises: UserError for no text, an unknown code, a model with two vocabularies, a tokenizer of another kind.
@@ -81,7 +81,7 @@ def trim(
     if not counts:
         raise UserError(f"{', '.join(map(str, texts))}: no text in them. Give text of every language to be kept.")
     if languages and hasattr(tokenizer, "src_lang"):
-        tokenizer.src_lang = languages[0]  # which the saved files put around a text
+        tokenizer.src_lang = languages[0]  # saved, and put around every text
     tokenizer.save_pretrained(output)
     used = {token for token, number in counts.items() if number >= least}
     kept = _cut_files(output, tokenizer, used, languages, model.config.vocab_size)
@@ -107,7 +107,7 @@ def _seconds(model: Any) -> float:
 
 
 def count(tokenizer: Any, texts: Iterable[Path]) -> dict[str, int]:
-    """Returns how often the texts hold each subword; as text of either side, where a side has a model of its own."""
+    """Counts each subword in the texts; in both sides' subwords if each side has a SentencePiece model of its own."""
     counts: dict[str, int] = {}
     for lines in (lines for path in texts for lines in batches(read_lines(path))):
         for target in (False, True) if hasattr(tokenizer, "spm_target") else (False,):
@@ -118,14 +118,14 @@ def count(tokenizer: Any, texts: Iterable[Path]) -> dict[str, int]:
 
 
 def batches(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Yields the lines by the thousand."""
+    """Yields the lines in lists of a thousand."""
     lines = iter(lines)
     while batch := list(islice(lines, _BATCH)):
         yield batch
 
 
 def cut(tokenizer: Any, lines: Sequence[str], target: bool = False) -> Iterator[list[str]]:
-    """Yields the subwords of each line; of SentencePiece its pieces, whether the vocabulary has them or not."""
+    """Yields the subwords of each line; of SentencePiece models all pieces, also those that the vocabulary lacks."""
     if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
         yield from (each.tokens for each in backend.encode_batch(lines, add_special_tokens=False))
     elif (model := getattr(tokenizer, "spm_target" if target else "spm_source", None)) is not None:
@@ -135,7 +135,7 @@ def cut(tokenizer: Any, lines: Sequence[str], target: bool = False) -> Iterator[
 
 
 def same_lines(before: Any, after: Any, text: Path, kept: Sequence[int]) -> float:
-    """Returns the share of a text's lines that both tokenizers cut alike; kept: the old id of each new one."""
+    """Returns the share of a text's lines that both tokenizers cut alike; kept: the old id of each new id."""
     same = lines = 0
     for batch in batches(read_lines(text)):
         old, new = (each(batch, truncation=False, verbose=False)["input_ids"] for each in (before, after))
@@ -145,14 +145,14 @@ def same_lines(before: Any, after: Any, text: Path, kept: Sequence[int]) -> floa
 
 
 def spells(token: str) -> bool:
-    """Returns whether a subword spells what no other has: one character, digits or punctuation alone, or a marker."""
+    """Returns whether a subword must stay to spell other text: one character, no letters, or a byte or marker."""
     text = token.removeprefix("▁")
     letters = [unicodedata.category(sign)[0] not in "NPSZ" for sign in text]
     return len(text) < 2 or not any(letters) or bool(_PREFIXED.fullmatch(token))
 
 
 def _cut_files(folder: Path, tokenizer: Any, used: set[str], languages: Sequence[str] | None, rows: int) -> list[int]:
-    """Cuts a saved tokenizer's files; returns the ids that stay, in their order: the row of each new id."""
+    """Cuts a saved tokenizer's files; returns the old ids that stay, in the order of their new ids."""
     left_out = _codes_left_out(tokenizer, languages)
     if (folder / TOKENIZER).is_file():
         return _cut_tokenizer_json(folder, used, left_out)
@@ -167,7 +167,7 @@ def _cut_files(folder: Path, tokenizer: Any, used: set[str], languages: Sequence
     ids = sorted(stay.values())
     new = {number: place for place, number in enumerate(ids)}
     write_json(folder / VOCABULARY, {token: new[number] for token, number in stay.items()})
-    ids += range(len(entries), rows) if hasattr(tokenizer, "lang_code_to_id") else ()  # M2M100's codes
+    ids += range(len(entries), rows) if hasattr(tokenizer, "lang_code_to_id") else ()  # ids of M2M100's codes follow
     settings = read_json(folder / SETTINGS)
     named = {ids.index(int(number)): token for number, token in settings.get("added_tokens_decoder", {}).items()}
     write_json(folder / SETTINGS, {**settings, "added_tokens_decoder": named})
@@ -175,7 +175,7 @@ def _cut_files(folder: Path, tokenizer: Any, used: set[str], languages: Sequence
 
 
 def _codes_left_out(tokenizer: Any, languages: Sequence[str] | None) -> set[str]:
-    """Returns the tokens of codes that go. Raises: UserError for a language that the tokenizer does not know."""
+    """Returns the tokens of the codes that are left out. Raises: UserError for an unknown language."""
     if languages is None:
         return set()
     tokens = dict(zip(language_codes(tokenizer), code_tokens(tokenizer), strict=True))
@@ -220,24 +220,24 @@ def _cut_tokenizer_json(folder: Path, used: set[str], left_out: set[str]) -> lis
     for key in ("extra_special_tokens", "additional_special_tokens"):
         if isinstance(settings.get(key), list):
             settings[key] = [token for token in settings[key] if token not in gone]
-    settings.pop("added_tokens_decoder", None)  # the ids of before; tokenizer.json has them
+    settings.pop("added_tokens_decoder", None)  # tokenizer.json has their new ids
     write_json(folder / SETTINGS, settings)
     return ids
 
 
 def _takes_codes_from(folder: Path) -> bool:
-    """Returns whether the tokenizer's class takes its codes from the folder; mBART's has a list of its own."""
+    """Returns whether the tokenizer's class reads its codes from the folder; mBART's classes have a fixed list."""
     return "MBart" not in read_json(folder / SETTINGS).get("tokenizer_class", "")
 
 
 def _templates(processor: Any) -> Iterator[dict[str, Any]]:
-    """Yields the special tokens of templates, whose "ids" are numbers of the vocabulary."""
+    """Yields the entries of a post-processor's special tokens, whose "ids" are ids of the vocabulary."""
     for each in (processor or {}).get("processors", [processor or {}]):
         yield from each.get("special_tokens", {}).values() if isinstance(each.get("special_tokens"), dict) else ()
 
 
 def _merged_from(tokens: Iterable[str], rank: Callable[[str, str], float]) -> set[str]:
-    """Returns all that is merged on the way to each token. rank: of two neighbours, the lowest first; inf: never."""
+    """Returns all parts that tokens are merged from. rank: of a pair of parts; lowest is merged first, inf never."""
     found = set()
     for token in tokens:
         parts = list(token)
@@ -260,7 +260,7 @@ def sentencepiece_files(folder: Path) -> list[Path]:
 
 
 def sentencepiece_message(file: Path) -> Any:
-    """Returns a SentencePiece model as protobuf's message, to be changed and written again."""
+    """Returns a SentencePiece model as a protobuf message, which can be changed and written."""
     try:
         from sentencepiece import sentencepiece_model_pb2
     except ImportError as error:
@@ -271,12 +271,12 @@ def sentencepiece_message(file: Path) -> Any:
 
 
 def is_bpe(model: Any) -> bool:
-    """Returns whether a SentencePiece model merges neighbours that are a piece together, the best score first."""
+    """Returns whether a SentencePiece model is BPE: it merges the neighbours whose joined piece has the best score."""
     return bool(model.trainer_spec.model_type == model.trainer_spec.BPE)
 
 
 def _cut_sentencepiece(file: Path, used: set[str]) -> set[str]:
-    """Cuts a SentencePiece model; returns the pieces that stay."""
+    """Cuts the pieces of a SentencePiece model's file; returns those that stay."""
     model = sentencepiece_message(file)
     if is_bpe(model):
         ranks = {piece.piece: -piece.score for piece in model.pieces if piece.type == piece.NORMAL}
@@ -292,7 +292,8 @@ def _cut_sentencepiece(file: Path, used: set[str]) -> set[str]:
 
 
 def _with_rows(model: Any, kept: Sequence[int]) -> Any:
-    """Returns a model of the same class with these rows of its vocabulary's tables, and the ids in its settings."""
+    """Returns a model of the same class with the rows `kept` of its vocabulary's tables, its settings' ids
+    renumbered."""
     new = {number: place for place, number in enumerate(kept)}
     config = copy.deepcopy(model.config)
     rows, config.vocab_size = config.vocab_size, len(kept)
@@ -318,7 +319,7 @@ def _rows_of(name: str, tensor: Tensor, index: Tensor, rows: int) -> Tensor:
 
 
 def _renumber(settings: Any, new: Mapping[int, int]) -> None:
-    """Gives the ids in a config or generation config their new numbers; words that are no more are left out."""
+    """Replaces old ids in a config or generation config by new ones; lists of ids lose those that were cut."""
     for name, value in list(vars(settings).items()):
         if name.endswith("_token_id") and isinstance(value, int):
             setattr(settings, name, new.get(value, value) if value is not None else None)

@@ -1,6 +1,6 @@
-"""Vocabularies of other toolkits as tokenizers: what lies beside a Marian checkpoint (decoder.yml, vocabularies,
-SentencePiece models) as one MarianTokenizer; and a tokenizer that splits at spaces, for models whose text was cut into
-subwords by somebody else before.
+"""Makes tokenizers of other toolkits' vocabularies: a MarianTokenizer of the files beside a Marian checkpoint
+(decoder.yml, vocabularies, SentencePiece models); for other toolkits one that cuts text by subword-nmt's codes or a
+SentencePiece model beside the checkpoint, or at spaces.
 """
 
 import json
@@ -21,7 +21,7 @@ from hf_mlnmt.data.tokenizer import EXPECTS, Tokenizers
 
 
 class Special(NamedTuple):
-    """The special tokens of a toolkit's vocabularies. `start`: what the decoder begins with."""
+    """The special tokens of a toolkit's vocabularies. `start`: the token that the decoder begins with."""
 
     pad: str
     start: str
@@ -33,14 +33,14 @@ PAD, BOS, EOS, UNK = "<pad>", "<s>", "</s>", "<unk>"
 
 
 class Side(NamedTuple):
-    """The ids of a side's tokens, and what cuts its text: a SentencePiece model, or codes of subword-nmt."""
+    """The ids of a side's tokens, and the file that cuts its text: a SentencePiece model, or codes of subword-nmt."""
 
     ids: dict[str, int]
     cutter: Path
 
 
 def numbered(where: str, tokens: Sequence[str], needed: Iterable[str] = ()) -> dict[str, int]:
-    """Returns the place of each token. Raises: UserError for one that stands there twice, or `needed` and not there."""
+    """Returns {token: its index}. Raises: UserError for a token that occurs twice, or is `needed` and missing."""
     ids = {token: index for index, token in enumerate(tokens)}
     if len(ids) < len(tokens):
         raise UserError(f"{where}: the token {Counter(tokens).most_common(1)[0][0]!r} stands there twice.")
@@ -59,12 +59,12 @@ def cut_tokenizers(
 ) -> tuple[Tokenizers, list[str]]:
     """Makes a tokenizer for each side from {token: id} (one for both if equal); returns them and notes for the user.
 
-    What cut the training data, codes of subword-nmt or a SentencePiece model, cuts text if it lies beside the
-    checkpoint `where`. Otherwise they split at white space, and what comes out are tokens with a space between them. A
-    piece that the vocabulary lacks, <unk> to the toolkit, gets a number behind it (importing.py gives it a row).
+    The file that cut the training data, codes of subword-nmt or a SentencePiece model, cuts text if it lies beside the
+    checkpoint `where`. Otherwise text is split at white space, and outputs are tokens with a space between them. A
+    piece that the vocabulary lacks, <unk> to the toolkit, gets an id after it (importing.py adds a row).
 
     Args:
-        by: the name of each side's file, if the settings say it. ends: text gets the end of sentence behind it.
+        by: the name of each side's file, if the settings say it. ends: whether </s> is put after a side's text.
     """
     from tokenizers import processors
     from transformers import PreTrainedTokenizerFast
@@ -87,10 +87,10 @@ def cut_tokenizers(
 
 
 def _cutter(where: Path, ids: Mapping[str, int], name: str) -> Path | None:
-    """Returns the codes or the SentencePiece model that cut text into such tokens, if they lie there."""
+    """Returns the codes or the SentencePiece model beside a checkpoint that cut text into such tokens, or None."""
     folder, marked = where if where.is_dir() else where.resolve().parent, any(token.endswith("@@") for token in ids)
     if not marked and not any(token.startswith("▁") for token in ids):
-        return None  # words
+        return None  # words, which nothing cuts
     endings = ("code", "bpe") if marked else (".model", ".spm")
     found = [file for file in sorted(folder.iterdir()) if file.is_file() and any(part in file.name for part in endings)]
     found = [file for file in found if not marked or _merges(file)]
@@ -103,7 +103,7 @@ def _cutter(where: Path, ids: Mapping[str, int], name: str) -> Path | None:
 
 
 def _merges(file: Path) -> list[tuple[str, str]]:
-    """Returns the merges of subword-nmt 0.2 or later, or of fastBPE (which counts them); none of another file."""
+    """Returns the merges of subword-nmt 0.2 or later, or of fastBPE (which counts them); [] for another file."""
     try:
         lines = file.read_bytes().decode().removesuffix("\n").split("\n")
     except UnicodeDecodeError:
@@ -114,7 +114,7 @@ def _merges(file: Path) -> list[tuple[str, str]]:
 
 
 def _backend(file: Path | None, ids: dict[str, int], special: Special) -> Any:
-    """Returns the tokenizer that cuts text as `file` says, or at white space."""
+    """Returns a tokenizer of the tokenizers library that cuts text by `file`, or at white space without one."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     if file is None or (merges := _merges(file)):
@@ -140,7 +140,7 @@ def _backend(file: Path | None, ids: dict[str, int], special: Special) -> Any:
         ranked = sorted((-scores[x], order[x], a, b) for a, b, x in halves if a in scores and b in scores)
         model = models.BPE(ids, [pair[2:] for pair in ranked], unk_token=special.unknown, fuse_unk=True)
     else:
-        lowest = min(scores.values()) - 100.0  # of what text is never cut into
+        lowest = min(scores.values()) - 100.0  # for tokens that text is never cut into
         listed = [(token, scores.get(token, lowest)) for token in sorted(ids, key=ids.__getitem__)]
         model = models.Unigram(listed, ids[special.unknown], False)
     backend, charsmap = Tokenizer(model), proto.normalizer_spec.precompiled_charsmap
@@ -156,7 +156,7 @@ def _add(ids: dict[str, int], pieces: Iterable[str]) -> None:
 
 
 def read_decoding(file: Path) -> Settings:
-    """Reads decoder.yml: vocabularies, beams, length penalty. Without it the vocabularies are found by their names."""
+    """Reads decoder.yml: vocabularies, beams, length penalty. Without that file, finds vocabularies by their names."""
     places = (file.with_name(f"{file.name}.decoder.yml"), file.with_name("decoder.yml"))
     path = next((path for path in places if path.is_file()), None)
     if path is None:
@@ -177,13 +177,13 @@ def read_decoding(file: Path) -> Settings:
 
 
 def parts_beside(file: Path) -> list[str]:
-    """Returns by which part of their names files belong to a model: first by its languages, as .ende., then by any."""
+    """Returns the parts of names that tell a model's files, in order: its languages, as in .ende., then any name."""
     pair = pair_in(file)
     return [*([f".{''.join(pair)}."] if pair else []), ""]
 
 
 def read_vocabularies(file: Path, names: Sequence[str]) -> list[Side]:
-    """Reads for each side the ids of its tokens; its SentencePiece model is found."""
+    """Reads the ids of each side's tokens, and finds the SentencePiece model or codes that cut the side's text."""
     sides = []
     for name, side in zip(names, ("source", "target"), strict=True):
         path = next((x for x in (file.parent / name, file.parent / Path(name).name) if x.is_file()), None)
@@ -191,7 +191,7 @@ def read_vocabularies(file: Path, names: Sequence[str]) -> list[Side]:
             raise UserError(f"{file}: its vocabulary {Path(name).name} is not beside it.")
         spm = path if path.suffix == ".spm" else file.parent / f"{side}.spm"
         ids = (_pieces if path is spm else read_list)(path, EOS, UNK)
-        codes = spm.with_suffix(".bpe")  # of OPUS-MT's earlier releases
+        codes = spm.with_suffix(".bpe")  # codes in OPUS-MT's earlier releases
         cutter = spm if spm.is_file() else _cutter(file, ids, codes.name if codes.is_file() else "")
         if cutter is None:
             raise UserError(f"{path}: a list of tokens, which says nothing of how text is cut: {spm.name} is missing.")
@@ -211,7 +211,7 @@ def _pieces(path: Path, *needed: str) -> dict[str, int]:
     return numbered(str(path), [model.id_to_piece(index) for index in range(len(model))], needed)
 
 
-# A line of a vocabulary as Marian writes it, YAML whose scalars are text: on, 010 and ~ are tokens like others.
+# A line of a vocabulary as Marian writes it: YAML whose scalars are all text, so that on, 010 and ~ are tokens.
 _ENTRY = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^ \t"'].*?) *: *(\d+) *\r?""", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _SHORT = {"0": "\0", "a": "\a", "b": "\b", "t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r", "e": "\x1b"}
@@ -219,7 +219,7 @@ _SHORT |= {"N": "\x85", "_": "\xa0", "L": "\u2028", "P": "\u2029"}
 
 
 def read_list(path: Path, *needed: str) -> dict[str, int]:
-    """Reads the tokens of a .yml or .json file, whose lines end at \\n and nowhere else."""
+    """Reads {token: id} of a .yml or .json file, whose lines end at \\n and nowhere else."""
     try:
         entries = _entries(path.read_bytes().decode("utf-8-sig"))
     except (ValueError, RecursionError, yaml.YAMLError) as error:
@@ -230,7 +230,7 @@ def read_list(path: Path, *needed: str) -> dict[str, int]:
 
 
 def _entries(text: str) -> list[tuple[str, Any]]:
-    """Parses tokens and numbers line by line; a file of another form as JSON, or as YAML without types."""
+    """Parses (token, number) pairs line by line; a file of another form as JSON, or as YAML without types."""
     lines = [line for line in text.split("\n") if line.strip(" \t\r") not in ("", "---")]
     matches = [_ENTRY.fullmatch(line) for line in lines]
     if all(matches):
@@ -244,7 +244,7 @@ def _entries(text: str) -> list[tuple[str, Any]]:
 
 
 def _scalar(text: str) -> str:
-    """Returns the text of a YAML scalar in one line."""
+    """Returns the text that a one-line YAML scalar stands for."""
     if text[0] == "'":
         return text[1:-1].replace("''", "'")
     if text[0] != '"':
@@ -258,9 +258,9 @@ def _scalar(text: str) -> str:
 
 
 def read_sentencepiece(path: Path) -> Tokenizers:
-    """Reads a SentencePiece model for both sides: its pieces keep their numbers, and <pad> follows where it has none.
+    """Reads a SentencePiece model for both sides; its pieces keep their ids, and <pad> is added if it has none.
 
-    Raises: UserError for a file that is none, or has no <s>, </s> or <unk>.
+    Raises: UserError for another file, and for a model without <s>, </s> or <unk>.
     """
     ids = _pieces(path, BOS, EOS, UNK)
     made = tokenizers_of([Side(ids, path)] * 2, ids.get(PAD, len(ids)))
@@ -269,7 +269,7 @@ def read_sentencepiece(path: Path) -> Tokenizers:
 
 
 def tokenizers_of(sides: Sequence[Side], pad: int, languages: tuple[str, str] | None = None) -> Tokenizers:
-    """Makes Transformers' tokenizer for Marian, with <pad> as number `pad` on both sides; `languages` are its own."""
+    """Makes Transformers' tokenizer for Marian, with id `pad` for <pad> on both sides; languages: (source, target)."""
     from transformers import MarianTokenizer
 
     separate, cutters = sides[0].ids != sides[1].ids, [side.cutter for side in sides]

@@ -1,7 +1,7 @@
 """Parallel corpora as streams of text pairs: text, tsv, csv, jsonl, JSON, parquet, data sets (Hub or folder).
 
 Text may be packed (lines.py). The first row of a tsv or csv file may be a header that names the sides, or a pair of
-sentences already. Every row has as many cells as the first one; a blank line is none, and is counted.
+sentences already. Every row has as many cells as the first one; a blank line is no row, and is counted.
 
 A synthetic corpus is a folder of pairs of which one side was written by a model: source.txt and target.txt, line by
 line, and manifest.json, which says by which model and method, of which text, what was dropped, and has the files'
@@ -62,7 +62,7 @@ FORM: Form = {
 
 @dataclass(frozen=True)
 class Manifest:
-    """The manifest in `folder`; `content` is the JSON."""
+    """The manifest of the synthetic corpus in `folder`; `content` is its JSON."""
 
     folder: Path
     content: Mapping[str, Any]
@@ -78,7 +78,7 @@ class Manifest:
         return self.content["tag"]
 
     def summary(self) -> dict[str, Any]:
-        """Returns what a results file says of it."""
+        """Returns the corpus's direction, model, method and counts, for a results file."""
         model = self.content["model"]
         return {
             "direction": self.content["direction"],
@@ -115,7 +115,7 @@ def check_some(manifest: Manifest) -> None:
 
 
 def read_manifest(folder: str | Path) -> Manifest:
-    """Read a manifest and compare the files beside it with what it says of them.
+    """Reads a manifest; compares sizes and SHA-256 of the files beside it with those that it records.
 
     Raises: UserError when it is missing or not one of ours, and naming each file that changed since.
     """
@@ -153,7 +153,7 @@ _BLANK = "blank line"
 
 
 class _Null(str):
-    """A cell of a csv file in which a program wrote that there is nothing."""
+    """A cell of a csv file that has one of _NULL, with which programs write that there is no value."""
 
 
 _TURNED = "or the name; where the sides are exchanged, say reverse: true."
@@ -183,7 +183,7 @@ def check_keys(spec: Any, where: str, others: Sequence[str] = ()) -> None:
 
 @dataclass
 class CorpusSpec(Section):
-    """The place of a corpus: `files`, `path`, `dataset` or `synthetic`. Paths are relative to the data folder."""
+    """A corpus of pairs: give `files`, `path`, `dataset` or `synthetic`. Paths are relative to the data folder."""
 
     files: dict[str, str] | None = key(
         None, "{source: train.en.gz, target: train.de.gz}: line i of one translates line i of the other."
@@ -258,7 +258,7 @@ class CorpusSpec(Section):
             same_language(language_in(files["source"]), code) for code in codes.values()
         ):
             return  # text of one of the languages, which is copied
-        for side, other in zip(_SIDES, _SIDES[::-1] if self.reverse else _SIDES):  # languages are as pairs come out
+        for side, other in zip(_SIDES, _SIDES[::-1] if self.reverse else _SIDES):  # languages are those after reversing
             for said in filter(None, [files.get(side), f"columns.{side}.{columns.get(side)}", of_pairs]):
                 check_language(said, codes.get(other), "it is read as", f"Mend languages.{other}, {_TURNED}")
 
@@ -278,7 +278,7 @@ class CorpusSpec(Section):
 
     @property
     def is_two_files(self) -> bool:
-        """Returns whether line i of one file goes with line i of another."""
+        """Returns whether the corpus is two files of text: line i of one is the translation of line i of the other."""
         return bool(self.files or self.synthetic)
 
     def local_files(self, root: str | Path = ".") -> list[Path]:
@@ -292,10 +292,10 @@ class CorpusSpec(Section):
 def read_pairs(
     spec: CorpusSpec, root: str | Path = ".", report: FilterReport | None = None, skip: int = 0
 ) -> Iterator[Pair]:
-    """Yield (source, target) texts in order, a pair at a time, empty sides included.
+    """Yields (source, target) texts in order, a pair at a time, empty sides included.
 
-    `report`, if given, counts what `bad_lines: drop` drops. skip: so many records of a data set are not read. Raises
-    UserError naming file and line, or field and what the record has.
+    `report`, if given, counts the lines that `bad_lines: drop` leaves out. skip: number of records of a data set to
+    pass over. Raises UserError naming file and line, or field and what the record has.
     """
     report = report if report is not None else FilterReport()
     if spec.limit is not None:
@@ -317,7 +317,7 @@ def read_pairs(
 
 
 def side_by_side(paths: Sequence[Path], drop: bool, report: FilterReport, remedy: str = REMEDY) -> Iterator[Any]:
-    """Yields line i of one file, or of two together; with `drop` those with a bad one are left out and counted.
+    """Yields a tuple of line i of each file, for every i; with `drop` leaves out, and counts, those with a bad line.
 
     Raises: UserError for a bad line, and for files of different lengths.
     """
@@ -342,7 +342,7 @@ def side_by_side(paths: Sequence[Path], drop: bool, report: FilterReport, remedy
 
 
 def check_together(paths: Sequence[Path], lines: Sequence[int]) -> None:
-    """Raises: UserError for files of different lengths."""
+    """Raises: UserError for files with different numbers of lines."""
     if lines[0] != lines[-1]:
         raise UserError(
             f"{paths[0]} has {lines[0]:,} lines and {paths[-1]} has {lines[-1]:,}: they do not go together line by "
@@ -355,7 +355,7 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
     numbers = [column - 1 for column in columns] if all(isinstance(column, int) for column in columns) else None
     if numbers and min(numbers) < 0:
         raise UserError(f"{path}: columns are counted from 1, so {columns} cannot be; 1 is the first.")
-    width = 2 if spec.columns is None and spec.bad_lines == "drop" else 0  # 0: that of the first row
+    width = 2 if spec.columns is None and spec.bad_lines == "drop" else 0  # 0: as many as the first row
     is_csv = (spec.quoting or ("csv" if format_of(path) == ".csv" else "none")) == "csv"
     says_quoting, is_first = spec.quoting is not None or is_csv, True
     for number, cells, problem in _rows(spec, path, is_csv):
@@ -378,7 +378,7 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
             _refuse(problem, where, "\t".join(cells), spec, report, f" {_OF_ROWS}" if "columns" in problem else "")
             continue
         if not says_quoting and (quoted := next(filter(_looks_quoted, pair), None)):
-            says_quoting = True  # it is said once
+            says_quoting = True  # warns once
             log.warning(
                 "%s: a field looks quoted, as spreadsheets write it, and is read as it stands: %.60s. Say quoting: csv "
                 "to read what is between the quotes, or quoting: none where they are text.",
@@ -389,7 +389,7 @@ def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pa
 
 
 def _width(cells: list[str], numbers: list[int], spec: CorpusSpec, where: str) -> int:
-    """Returns the number of columns that a table's first row says. UserError where the pair among them is not said."""
+    """Returns a table's number of columns, from its first row. UserError for more than two if none are named."""
     if spec.columns is None and len(cells) > 2:
         filled = [number for number, cell in enumerate(cells, 1) if cell]
         source, target = filled[-2:] if len(filled) > 1 else (1, 2)
@@ -401,7 +401,7 @@ def _width(cells: list[str], numbers: list[int], spec: CorpusSpec, where: str) -
 
 
 def _cells_of(cells: list[str], numbers: list[int], width: int) -> tuple[Pair, str | None]:
-    """Returns the pair of a row, and what is wrong with it."""
+    """Returns the pair of a row, and what is wrong with the row, or None."""
     if len(cells) != width:
         return ("", ""), f"another number of columns ({len(cells)} columns, {width} expected)"
     pair = cells[numbers[0]], cells[numbers[1]]
@@ -414,14 +414,14 @@ _OF_ROWS = "A tab or separator inside a text needs quotes around it, and quoting
 
 
 def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, list[str], str | None]]:
-    """Yields of every row the number of its first line, its cells, and what is wrong with its lines, or None."""
+    """Yields for each row the number of its first line, its cells, and what is wrong with its lines, or None."""
     lines = checked_lines(path, None if spec.bad_lines == "drop" else REMEDY, form="any")
     separator = separator_of(path) if format_of(path) == ".csv" else "\t"
     if not is_csv:
         for number, (line, problem) in enumerate(lines, start=1):
             yield number, line.split(separator), problem
         return
-    number, ahead = 1, deque[tuple[str, str | None]]()  # lines that a broken row took beyond its first
+    number, ahead = 1, deque[tuple[str, str | None]]()  # lines that a broken row read beyond its first
     taken: list[tuple[str, str | None]] = []
 
     def take() -> Iterator[str]:
@@ -439,7 +439,7 @@ def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, lis
                 cells = [_Null(cell) if cell in _NULL and cell not in quoted else cell for cell in cells]
         except StopIteration:
             return
-        except csv.Error as error:  # a quote that is not closed takes all lines up to the next one
+        except csv.Error as error:  # an unclosed quote reads all lines up to the next quote
             cells, broken = [taken[0][0]], f"broken quoting ({error})"
             ahead.extendleft(reversed(taken[1:]))
             del taken[1:]
@@ -448,13 +448,13 @@ def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, lis
 
 
 def separator_of(path: Path) -> str:
-    """Returns the sign of a csv file's columns: the first of the usual ones that makes two, or else as many, of each of
-    20 rows. (csv.Sniffer takes the comma of "Hello, you;Hallo, du".)"""
+    """Returns a csv file's separator: of comma, semicolon and tab the first that cuts each of 20 rows in two, or else
+    in equally many, or else is in row 1. (csv.Sniffer takes the comma of "Hello, you;Hallo, du".)"""
     head = [line for line, _ in islice(checked_lines(path, None, form="any"), 20)]
     signs = ",;\t"
     try:
         widths = {sign: {len(row) for row in csv.reader(head, delimiter=sign) if any(row)} for sign in signs}
-    except csv.Error:  # a field of a hundred thousand characters
+    except csv.Error:  # a field of over 131,072 characters
         widths = {}
     even = [sign for sign, of_rows in widths.items() if len(of_rows) == 1 and of_rows != {1}]
     even.sort(key=lambda sign: widths[sign] != {2})
@@ -498,7 +498,7 @@ def _header(cells: list[str], spec: CorpusSpec, where: str) -> list[int] | None:
 
 def looks_like_header(words: Sequence[str]) -> bool:
     """Returns whether two cells or more are codes or English names of languages ("en", "German"), or names of sides."""
-    if sum(0 < len(word) <= 12 for word in words) < 2:  # before an import that takes long
+    if sum(0 < len(word) <= 12 for word in words) < 2:  # tells most rows before the slow import
         return False
     from sacremoses.corpus import NonbreakingPrefixes
 
@@ -567,12 +567,12 @@ def _read_parquet(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterato
 
 
 def _folder_of(spec: CorpusSpec, root: Path) -> Path | None:
-    """Returns the folder of a data set, under `root` or anywhere; None of one on the Hub."""
+    """Returns the folder of a data set, looked up under `root`, then as a path; None for one on the Hub."""
     return next((path for path in (root / str(spec.dataset), Path(str(spec.dataset))) if path.is_dir()), None)
 
 
 def _check_lines(folder: Path | None) -> None:
-    """Raises UserError for the first line of a data set's .jsonl files that is no record: the library names none."""
+    """Raises UserError for the first line of a data set's .jsonl files that is no record; `datasets` names no line."""
     for path in sorted(folder.rglob("*.jsonl*")) if folder else ():
         remedy = "Mend it, or give the file as path, with bad_lines: drop."
         lines = checked_lines(path, remedy, max_characters=20 * MAX_CHARACTERS, form="any")
@@ -583,7 +583,7 @@ def _check_lines(folder: Path | None) -> None:
 
 
 def _dataset(spec: CorpusSpec, root: Path) -> Any:
-    """Returns the records of a data set on the Hub, or in a folder under `root` or anywhere."""
+    """Returns the records of a data set on the Hub or in a folder (`_folder_of`)."""
     import datasets
 
     folder = _folder_of(spec, root)
@@ -607,7 +607,7 @@ def _rows_of(records: Any, name: str, folder: Path | None) -> Iterator[Any]:
     while True:
         try:
             table = next(tables, None)
-        except Exception as error:  # each format has its own
+        except Exception as error:  # each format raises errors of its own
             _check_lines(folder)
             said = first_line(error.__cause__ or error)
             raise UserError(

@@ -10,7 +10,7 @@ MADLAD                  | -                            | `<2de>` before the sour
 ours, modules of each   | chooses its encoder          | chooses its decoder
 one pair                | -                            | -
 
-A direction says so to the encoder of texts, and to generate().
+A `Direction` holds what tells a model its languages, for the encoder of texts and for generate().
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ class Direction:
     generate: dict[str, Any] = field(default_factory=dict)
 
 
-_PHRASED = ("t5", "mt5", "umt5", "switch_transformers", "longt5")  # told by words before the text
+_PHRASED = ("t5", "mt5", "umt5", "switch_transformers", "longt5")  # model types that are told by words before the text
 
 
 def is_told(model: Any, tokenizer: Any) -> bool:
-    """Returns whether a model can be told a language; one of a single direction cannot."""
+    """Returns whether a model can be told a language, which a model of a single direction cannot."""
     told = has_modules(model) or hasattr(tokenizer, "src_lang") or model.config.model_type in _PHRASED
     return bool(told or _prefix_tokens(tokenizer))
 
 
 def direction(model: Any, tokenizer: Any, source: str | None, target: str | None, name: str = "") -> Direction:
-    """Returns the direction for these languages. Raises: UserError with the available codes when one is lacking."""
+    """Returns how the model is told these languages. Raises: UserError with the available codes if one is lacking."""
     if has_modules(model) and source is target is None:
         return Direction()
     if hasattr(tokenizer, "src_lang"):
@@ -90,14 +90,14 @@ def has_modules(model: Any) -> bool:
 
 
 def pair_of(model: Any, source: str | None, target: str | None, name: str = "") -> Any:
-    """Returns the model of these two languages. Raises: UserError with the available codes when one is lacking."""
+    """Makes the model of one pair out of a model with modules for each language. UserError for unknown codes."""
     config = model.config
     source = _choose("source_language", source, config.source_languages, name)
     return model.pair(source, _choose("target_language", target, config.target_languages, name))
 
 
 def told(tokenizers: Tokenizers, direction: Direction, target: str | None) -> Tokenizers:
-    """Returns tokenizers that encode as the model is told a direction: copies with its codes, or a phrase in front."""
+    """Returns tokenizers that tell a model the direction with every source: copies with codes, or ids in front."""
     source, phrase, front = tokenizers.source, direction.prefix_text.strip(), direction.prefix_ids
     if phrase:
         front = (*front, *source(phrase, add_special_tokens=False)["input_ids"])
@@ -109,14 +109,14 @@ def told(tokenizers: Tokenizers, direction: Direction, target: str | None) -> To
 
 
 def language_codes(tokenizer: Any) -> list[str]:
-    """Returns the codes that source_language and target_language may be; none for one pair."""
+    """Returns the codes that source_language and target_language may be; [] for a model of one pair."""
     if hasattr(tokenizer, "src_lang"):
         return list(_code_ids(tokenizer))
     return list(_prefix_tokens(tokenizer))
 
 
 def code_tokens(tokenizer: Any) -> list[str]:
-    """Returns the codes as they would be typed into a text: "<2de>", ">>deu<<", "__de__", "deu_Latn"."""
+    """Returns the codes as they are written in a text: "<2de>", ">>deu<<", "__de__", "deu_Latn"."""
     if hasattr(tokenizer, "src_lang"):
         return list(tokenizer.convert_ids_to_tokens(list(_code_ids(tokenizer).values())))
     return list(_prefix_tokens(tokenizer).values())

@@ -13,8 +13,8 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import read_json, size_and_crc
 from hf_mlnmt.data.filters import FilterReport
 
-_AT_ONCE = 1 << 20  # lengths that `max` makes at a time
-_OPEN = 400  # files open at once; often a process may have 1,024
+_AT_ONCE = 1 << 20  # lengths that `max` computes at a time
+_OPEN = 400  # shards open at once; often a process may have 1,024 files
 META = "meta.json"
 FORM = {
     "format": int,
@@ -32,7 +32,7 @@ FORM = {
 class Rows(Sequence[np.ndarray]):
     """Arrays of different lengths in one array, `values`; lengths and starts: int64 (rows,).
 
-    Unless told where they start they are one after the other, as `packed` puts them.
+    Without `starts` each row begins where the one before it ends, as `packed` arranges them.
     """
 
     def __init__(self, values: np.ndarray, lengths: np.ndarray, starts: np.ndarray | None = None) -> None:
@@ -51,20 +51,20 @@ class Rows(Sequence[np.ndarray]):
         return self.values[places(self.starts, self.lengths)]
 
     def padded(self, value: int) -> np.ndarray:
-        """Returns a copy of the rows with `value` behind the shorter ones: int64 (rows, longest)."""
+        """Returns a copy of the rows, padded with `value` at their ends: int64 (rows, longest)."""
         columns = np.arange(int(self.lengths.max()))
-        found = self.values.take(self.starts[:, None] + columns, mode="clip")  # faster than to take what is there alone
+        found = self.values.take(self.starts[:, None] + columns, mode="clip")  # faster than gathering each row's ids
         return np.where(columns < self.lengths[:, None], found, np.int64(value))
 
     def followed(self, length: int, times: int) -> Rows:
-        """Returns the rows, and `times` dummy rows of a length behind them."""
+        """Returns the rows, followed by `times` dummy rows of length `length`."""
         values = self.values if len(self.values) >= length else np.resize(self.values, length)
         lengths = np.append(self.lengths, np.full(times, length))
         return Rows(values, lengths, np.append(self.starts, np.zeros(times, np.int64)))
 
 
 def places(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Returns the places of rows in an array, one row after the other: int64 (sum of lengths,)."""
+    """Returns the indices of all elements of rows in an array, one row after the other: int64 (sum of lengths,)."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
 
@@ -83,7 +83,7 @@ class Examples(Sequence[dict[str, np.ndarray]]):
 
 
 def interleaved(parts: Sequence[Examples], which: np.ndarray) -> Examples:
-    """Returns examples of several parts in one order: the next one of part `which[i]` is at place i."""
+    """Returns the examples of several parts in one order: example i is the next one of part `which[i]`."""
     if len(parts) == 1:
         return parts[0]
     order = np.argsort(np.argsort(which, kind="stable"))
@@ -98,7 +98,7 @@ def interleaved(parts: Sequence[Examples], which: np.ndarray) -> Examples:
 class Lengths:
     """The lengths of the items of `encoded` on a side (0: source, -1: target), computed when they are asked for.
 
-    As int32 (items,): indices, slices, masks.
+    Indexed by an array, a slice or a mask it returns int32 arrays.
     """
 
     dtype = np.dtype(np.int32)
@@ -116,7 +116,7 @@ class Lengths:
         return self[:].astype(dtype or self.dtype, copy=False)
 
     def max(self) -> int:
-        """Returns the longest."""
+        """Returns the greatest length."""
         parts = (self[start : start + _AT_ONCE] for start in range(0, len(self), _AT_ONCE))
         return max((int(part.max()) for part in parts), default=0)
 
@@ -127,7 +127,7 @@ class Encoded:
     Item i is {"input_ids": (source,), "labels": (target,)} of pairs, {"input_ids": (length,)} of text of one language:
     int32 arrays of their own that end with </s>. `source_lengths` and `target_lengths`: as int32 arrays (items,), of
     text both the same. Opening it compares the files' sizes and times with those in meta.json, and where times differ,
-    or with `check`, all bytes with the checksums there. `found`: how it was found, where it was there already.
+    or with `check`, all bytes with the checksums there. `found`: how a folder encoded before was recognised, or "".
     """
 
     def __init__(self, folder: str | Path, check: bool = False) -> None:
@@ -140,7 +140,7 @@ class Encoded:
         except (OSError, ValueError) as error:
             problem = f"{folder}: no intact encoded text ({error}). Delete this folder and run again."
             raise UserError(problem) from error.__cause__ or error
-        self.report = FilterReport.from_dict(self.meta["reader"])  # what the reader dropped, and what filters did
+        self.report = FilterReport.from_dict(self.meta["reader"])  # dropped by the reader and, below, by filters
         self.report.add(FilterReport.from_dict(self.meta["report"]))
         self.unit = "pairs" if len(self.meta["columns"]) > 1 else "sentences"  # what one item is, in the plural
         self._names = list(self.meta["shards"])
@@ -179,12 +179,12 @@ class Encoded:
             shards = map(self._shard, range(len(self._names)))
             lengths = [np.diff(shard[name][0]) for shard in shards]
             longest = max((int(each.max(initial=0)) for each in lengths), default=0)
-            small = np.uint16 if longest < 1 << 16 else np.int32  # half of the memory
+            small = np.uint16 if longest < 1 << 16 else np.int32  # uint16 takes half of the memory
             self._lengths[name] = np.concatenate([np.zeros(0, small), *(each.astype(small) for each in lengths)])
         return self._lengths[name][indices].astype(np.int32)
 
     def gather(self, indices: np.ndarray) -> Examples:
-        """Returns copies of the items at these indices."""
+        """Reads the items at these indices; returns copies of them."""
         numbers = np.searchsorted(self._starts, indices, side="right") - 1
         within = (indices - self._starts[numbers]).tolist()
         shards = {number: self._shard(number) for number in np.unique(numbers).tolist()}

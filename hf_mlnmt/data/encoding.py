@@ -1,7 +1,7 @@
 """Encodes corpora: this process reads, several filter and tokenise, and shards are written in the corpus's order.
 
-`encode_corpus` uses encoded text again that was made of the same text and settings, and goes on from the last shard of
-a start that was killed. The files are read by encoded.py.
+`encode_corpus` uses encoded text again that was made of the same text and settings, and continues after the last shard
+of a start that was killed. encoded.py reads the files.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from hf_mlnmt.data.tokenizer import size_of as entries_of
 log = logging.getLogger(__name__)
 Spec = CorpusSpec | TextSpec
 Progress = Callable[[int, int | None], Any]
-"""Hears behind every chunk that is read or encoded how many items are done, and of how many, where that is known."""
-_CHUNK = 1000  # items
-_LONG = 500_000  # characters that end a chunk too
-_SHARD = 100  # chunks
+"""Called after every chunk that is read or encoded: how many items are done, of how many (None: unknown)."""
+_CHUNK = 1000  # most items of a chunk
+_LONG = 500_000  # characters after which a chunk ends too
+_SHARD = 100  # most chunks of a shard
 _FORMAT = 4
-_MUCH = 0.2  # of a corpus
+_MUCH = 0.2  # share of a corpus; a warning names reasons for which more is dropped
 
 
 class _Growing:
@@ -82,7 +82,7 @@ class _Growing:
             self.meta, self.report = there | origin.record(), FilterReport.from_dict(there["report"])
 
     def add_shard(self, chunks: Sequence[Any], encoded: Iterable[EncodedChunk], hear: Callable[[int], Any]) -> None:
-        """Writes of chunks what the filter let pass and is neither there already nor too long."""
+        """Writes a shard of those items of chunks that passed the filter, are no duplicates and not too long."""
         kept: list[list[tuple[np.ndarray, np.ndarray]]] = []
         hashes = []
         for chunk, made in zip(chunks, encoded):
@@ -104,7 +104,7 @@ class _Growing:
         self.meta["shards"][name] = {**self._write(self.part / name, kept), "hashes": size_and_crc(path)[1]}
 
     def _write(self, path: Path, kept: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]]) -> dict[str, int]:
-        """Writes the ids and lengths of a shard's chunks as an Arrow file; returns what meta.json says of it."""
+        """Writes the ids and lengths of a shard's chunks as an Arrow file; returns its entry for meta.json."""
         import pyarrow
 
         columns = []
@@ -122,16 +122,16 @@ class _Growing:
         return {"items": batch.num_rows, "size": size, "crc": crc, "time": path.stat().st_mtime_ns}
 
     def note(self, reader: FilterReport) -> None:
-        """Writes what is done; a start that comes after a kill goes on from here. `reader` counts what was not read."""
+        """Writes meta.json, from which a start after a kill continues. reader: counts what reading dropped."""
         self.meta |= {"report": self.report.to_dict(), "reader": reader.to_dict()}
         write_json(self.part / META, self.meta)
 
 
 def reuse(folder: str | Path, origin: Origin, check: bool = False) -> Encoded | None:
-    """Returns the data in `folder` if they are whole and made of this, else None; `check` compares all content."""
+    """Returns the encoded text in `folder` if whole and made from `origin`, else None; `check` compares all bytes."""
     path = Path(folder) / META
     try:
-        if read_json(path).get("format") != _FORMAT:  # or there is none
+        if read_json(path).get("format") != _FORMAT:  # None without a file, too
             return None
         encoded = Encoded(folder, check)
         if not origin.holds(encoded.meta, check):
@@ -141,7 +141,7 @@ def reuse(folder: str | Path, origin: Origin, check: bool = False) -> Encoded | 
         now = {**encoded.meta, **origin.record(), "shards": times}
         same = "sizes and times" if now == encoded.meta else "content"
         encoded.found = f"encoded before, of files of the same {same}"
-        if now != encoded.meta:  # the next start need not read it
+        if now != encoded.meta:  # so that the next start compares times alone
             encoded.meta = now
             with suppress(OSError, UserError):
                 write_json(path, now)
@@ -165,7 +165,7 @@ def build(
 
     max_length: subwords with </s> and language code; an item with a longer side is dropped and counted.
     language: of the target; its code `<2de>` is put before every source. tag: a token before every source.
-    side: of texts, whose vocabulary they get.
+    side: for texts of one language, whose vocabulary they get.
     """
     encoder = _encoder(tokenizers, side, language, tag)
     origin = Origin(os.urandom(8).hex())
@@ -199,7 +199,7 @@ def _grow(
     progress: Progress | None = None,
     total: int | None = None,
 ) -> Encoded:
-    """Encodes what `read` gives behind so many items; its report counts what it drops."""
+    """Encodes the items that `read` yields, from the first that an earlier start has not encoded; writes shards."""
     target = check_folder_name(folder)
     part = target.with_name(f"{target.name}.part")
     hear = (lambda done: progress(done, total)) if progress else lambda done: None
@@ -231,7 +231,7 @@ def _grow(
 
 
 def _chunks(items: Iterable[Any], hear: Callable[[], Any]) -> Iterator[list[Any]]:
-    """Yields chunks of `_CHUNK` items, or of fewer long ones. Calls `hear` when it has read one, which may stop it."""
+    """Yields chunks of `_CHUNK` items, or of fewer long ones. Calls `hear`, which may raise, before each full one."""
     chunk: list[Any] = []
     characters = 0
     for item in items:
@@ -252,7 +252,7 @@ def fingerprint_of(spec: Spec, root: str | Path, tokenizers: Tokenizers, **setti
 
 
 def origin_of(spec: Spec, root: str | Path, tokenizers: Tokenizers, **settings: Any) -> Origin:
-    """Returns what encoded data depends on, as `fingerprint_of`."""
+    """Returns the Origin of encoded data: all that `fingerprint_of` hashes."""
     processing = {side: asdict(value) for side, value in tokenizers.processing.items()}
     if (suffix := format_of(Path(spec.path or ""))) in (".csv", ".json"):
         settings["format"] = suffix  # the same bytes are other rows in a .tsv and a .csv
@@ -300,7 +300,7 @@ def encode_corpus(
     def read(done: int, report: FilterReport) -> Iterator[Any]:
         if spec.dataset and spec.limit is None:
             return _items(spec, root, report, done + report.dropped.total())
-        report.dropped.clear()  # what was dropped is read, and counted, once more
+        report.dropped.clear()  # lines before `done` are read again, and counted
         return islice(_items(spec, root, report), done, None)
 
     encoder = _encoder(tokenizers, side, how.get("language"), tag, pair_filter, placeholders)

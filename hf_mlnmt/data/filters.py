@@ -19,7 +19,7 @@ from hf_mlnmt.data.words import words
 Pair = tuple[str, str]
 Item = TypeVar("Item", Pair, str)
 _EXAMPLE_WIDTH = 60
-_MOST = 4096  # items that are looked at together
+_MOST = 4096  # most items that are filtered together
 
 
 @dataclass
@@ -32,7 +32,7 @@ class FilterReport:
 
     @property
     def read(self) -> int:
-        """Returns pairs kept and dropped."""
+        """Returns the number of pairs read: kept and dropped."""
         return self.kept + self.dropped.total()
 
     def drop(self, reason: str, *example: str) -> None:
@@ -42,7 +42,7 @@ class FilterReport:
         self.dropped[reason] += 1
 
     def add(self, other: FilterReport) -> None:
-        """Adds the counts of another report, on text that follows this report's."""
+        """Adds the counts of another report, which is about later text than this one."""
         self.kept += other.kept
         self.dropped.update(other.dropped)
         self.examples = {**other.examples, **self.examples}
@@ -62,7 +62,7 @@ class FilterReport:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> FilterReport:
-        """Back from `to_dict` (the examples are gone)."""
+        """Makes a report of the counts that `to_dict` returned; it has no examples."""
         dropped = Counter(values["dropped"])
         return cls(values["kept"], dropped, dict.fromkeys(dropped, ""))
 
@@ -78,7 +78,7 @@ class Seen:
         self._parts: list[list[np.ndarray]] = [[] for _ in range(64)]  # arrays of hashes with the same first six bits
 
     def add(self, hashes: np.ndarray) -> np.ndarray:
-        """Adds hashes (n,) uint64; returns which were not there before, of equal ones the first: bool (n,)."""
+        """Adds hashes, uint64 (n,); returns which are new, of equal ones the first alone: bool (n,)."""
         values, firsts = np.unique(hashes, return_index=True)
         starts = np.searchsorted(values, np.arange(64, dtype=np.uint64) << np.uint64(58)).tolist()
         new = np.zeros(len(hashes), bool)
@@ -102,8 +102,8 @@ class Seen:
 class PairFilter(Section):
     """Rules for what is dropped from a training corpus.
 
-    Call it with pairs or sentences: it yields those that stay, one by one, in order; rules of two sides ask nothing of
-    sentences. Words are `words.words`: of a side without spaces characters.
+    Call it with pairs or sentences: it yields those that stay, one by one, in order; rules that compare two sides do
+    not apply to sentences. Words are `words.words`: of a side without spaces characters.
     Duplicates are known by a hash (`Seen`): 8 bytes of memory for each distinct pair.
     Never use it on a development or test set: the score would be of another set.
     """
@@ -125,11 +125,11 @@ class PairFilter(Section):
             raise UserError(f"filter: max_ratio (longer side over shorter) must be at least 1, not {self.max_ratio}.")
 
     def __call__(self, items: Iterable[Item], report: FilterReport | None = None) -> Iterator[Item]:
-        """Yields the pairs, or sentences, that stay; `report` is filled on the way, complete after the last of them."""
+        """Yields the pairs, or sentences, that pass all rules; `report` is complete after the last of them."""
         report = report if report is not None else FilterReport()
         seen, iterator, size = Seen(), iter(items), 1
         while some := list(islice(iterator, size)):
-            size = min(2 * size, _MOST)  # of an endless stream the first ones come at once
+            size = min(2 * size, _MOST)  # begins with one, so that endless streams yield at once
             passed, hashes = self.passing(some, report)
             kept = [some[number] for number in passed]
             fresh = seen.add(hashes).tolist() if self.drop_duplicates else [True] * len(kept)
@@ -141,7 +141,7 @@ class PairFilter(Section):
                 yield item
 
     def passing(self, items: Sequence[Item], report: FilterReport) -> tuple[list[int], np.ndarray]:
-        """Returns which items pass all rules but that of duplicates, and with that one their hashes, uint64."""
+        """Returns the numbers of items that pass all rules but duplicates, and for drop_duplicates their hashes."""
         passed = []
         for number, item in enumerate(items):
             if reason := self.reason(*_sides(item)):
@@ -152,7 +152,7 @@ class PairFilter(Section):
         return passed, np.frombuffer(b"".join(_hash(_sides(items[number])) for number in hashed), np.uint64)
 
     def reason(self, *texts: str) -> str | None:
-        """Returns why a pair, or a sentence, goes, or None; duplicates apart."""
+        """Returns why a pair, or a sentence, is dropped, or None; duplicates are not looked at."""
         sides = [words(text) for text in texts]
         least, most = min(map(len, sides)), max(map(len, sides))
         if self.drop_empty and least == 0:

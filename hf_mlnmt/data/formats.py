@@ -1,7 +1,7 @@
-"""What the ending of a file's name says of its content, and what to do with a file that is not read here.
+"""Formats of files by the endings of their names, and messages about files whose format is not read here.
 
-All that opens text asks here (lines.py, documents/, the server). An ending that is in no table may be anything, also a
-language, as in a.en, and such a file is lines of text; endings that are languages too are told by how the file begins.
+Code that opens text asks here (lines.py, documents/, the server). A file whose ending is in no table, such as the
+language in a.en, is lines of text; where an ending in a table may be a language too, the file's first bytes decide.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _REFUSED = {
     "holds words with their analyses. Take its sentences out": "conll conllu",
 }
 REFUSED = {f".{ending}": reason for reason, endings in _REFUSED.items() for ending in endings.split()}
-# Of what may be a language or a name of one's own: how a file of that format begins.
+# Endings that may also be a language or a name of one's own: the first bytes of a file of that format.
 _BEGINS = {
     ".ps": rb"%!PS",
     ".org": rb"#\+|\*+ ",
@@ -71,14 +71,14 @@ _ANYHOW = "If it is text all the same, a sentence a line: translate --format tex
 
 
 def format_of(path: Path) -> str:
-    """Returns a file's suffix in small letters, behind which it may be packed: .tsv of a.tsv.xz."""
+    """Returns a file's suffix in lower case, without that of a packer after it: .tsv of a.tsv.xz."""
     return next((suffix for suffix in map(str.lower, reversed(path.suffixes)) if suffix not in PACKERS), "")
 
 
 def refusal(name: str | Path, start: bytes | None = None) -> str | None:
-    """Returns what to say of a file whose format is not read here, by its ending, or None.
+    """Returns the message about a file whose format, by its ending, is not read here; None for other files.
 
-    start: how it begins, by which some endings that may be languages are told; without it they are none.
+    start: the file's first bytes, which tell endings that may be languages; without it these are not refused.
     """
     ending = format_of(Path(name))
     begins = _BEGINS.get(ending)
@@ -94,7 +94,7 @@ def is_document_by(ending: str, start: bytes | None) -> bool:
 
 
 def no_lines(path: Path, form: Form, start: bytes | None = None) -> str | None:
-    """Returns what to say of a file that is no lines of text, by its ending and by how it begins, or None."""
+    """Returns the message about a file that is no lines of text, by its ending or first bytes; None for other files."""
     ending, anyhow = format_of(path), _ANYHOW.format(path.name)
     if form == "any":
         return None
@@ -116,7 +116,7 @@ def no_lines(path: Path, form: Form, start: bytes | None = None) -> str | None:
 
 
 def check_output(path: str | Path, *inputs: str | Path) -> None:
-    """Raises UserError for a name of lines that says another format, unless an input that is read as lines has it."""
+    """Raises UserError for an output of lines whose name has another format's ending, unless an input has it too."""
     ending = format_of(Path(path))
     if ending in {*map(format_of, map(Path, inputs))}:
         return

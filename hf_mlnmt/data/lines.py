@@ -1,4 +1,4 @@
-"""Reading text line by line, plain or packed, never the whole file, and saying exactly what is wrong with it."""
+"""Reads text line by line, plain or packed, never the whole file, and reports exactly what is wrong with a line."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ MAX_CHARACTERS = 20_000
 # C0 and C1 without tab; U+0085 (next line) comes from Windows files and is white space to Python. Surrogates are halves
 # of characters that JSON may hold alone, and UTF-8 and the tokenizers never.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
-# The same but for \n in UTF-8, for whole blocks: several times faster. Surrogates are no UTF-8.
+# The same characters but \n as bytes of UTF-8, for whole blocks: several times faster. Surrogates are no UTF-8.
 _CONTROL_BYTES, _CONTROL_PAIR = bytes([*range(9), *range(11, 32), 127]), re.compile(rb"\xc2[\x80-\x84\x86-\x9f]")
-_AT_ONCE = 1 << 20  # bytes
+_AT_ONCE = 1 << 20  # bytes read at once
 REMEDY = "Mend the file, or drop such lines with their partners, in a recipe: bad_lines: drop."
 
-# By their first bytes: how text is packed, and what is no text at all.
+# First bytes of a file: how text is packed, and what a file is that is no text at all.
 _PACKED = {
     rb"\x1f\x8b": "gz",
     rb"BZh[1-9]1AY&SY": "bz2",
@@ -48,21 +48,21 @@ _NO_TEXT = {
     rb"\xfe\xff": "UTF-16 text: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)",
 }
 _TAR = slice(257, 262)
-# What Office programs and e-books have in their archives, and what macOS adds to any.
+# Names in archives of Office programs and e-books, and names that macOS adds to any archive.
 _OF_OFFICE, _OF_MACOS = ("[Content_Types].xml", "mimetype"), re.compile(r"__MACOSX/|(.*/)?(\.DS_Store$|\._)")
 
 
 def read_lines(path: str | Path, remedy: str = "Mend the file.", **what: Any) -> Iterator[str]:
-    """Yields the lines of a UTF-8 file without their ends, empty ones included; `what`: as of `checked_blocks`.
+    """Yields the lines of a UTF-8 file without their ends, empty ones included. what: options of `checked_blocks`.
 
     Raises: UserError for a line with invalid UTF-8, NUL or another control character, or of too many characters, with
-        its number; `remedy` ends the message. Of the file as `checked_blocks`.
+        its number; `remedy` ends the message. For a bad file as `checked_blocks`.
     """
     return chain.from_iterable(lines for lines, _ in checked_blocks(path, remedy, **what))
 
 
 def checked_lines(path: str | Path, remedy: str | None, **what: Any) -> Iterator[tuple[str, str | None]]:
-    """Yields each line and what is wrong with it, or None: those of `checked_blocks`."""
+    """Yields each line of `checked_blocks`, and what is wrong with it or None."""
     for lines, problem in checked_blocks(path, remedy, **what):
         yield from zip(lines, repeat(problem))
 
@@ -75,7 +75,7 @@ def checked_blocks(
     may_be_empty: bool = False,
     form: Form = "lines",
 ) -> Iterator[tuple[list[str], str | None]]:
-    """Yields some lines, as many as come at once, and None; or one line and what is wrong with it.
+    """Yields (good lines, None), as many as are read at once, and ([bad line], what is wrong with it).
 
     The file is plain, or packed as gz, bz2, xz, zst or a zip of one file: told by its first bytes, not by its name. A
     line ends at \\n or \\r\\n and nowhere else (not at U+2028, as str.splitlines would have it). A byte-order mark is
@@ -106,7 +106,7 @@ def checked_blocks(
 
 @contextmanager
 def open_text(path: Path, form: Form = "any") -> Iterator[io.BufferedReader]:
-    """Opens the bytes of a text file, unpacked as they are read. Raises: UserError as `read_lines`."""
+    """Opens the bytes of a text file, unpacked while they are read. Raises: UserError as `checked_blocks`."""
     if path.is_dir():
         raise UserError(f"{path}: this is a folder; a file is expected.")
     try:
@@ -139,7 +139,7 @@ def open_text(path: Path, form: Form = "any") -> Iterator[io.BufferedReader]:
 
 
 class Counted(NamedTuple):
-    """The lines of a file's text, its CRC-32 and its bytes; of its beginning, unless that is the `whole` text."""
+    """Counts over a text file's content, or, if not `whole`, over its beginning: lines, CRC-32, bytes."""
 
     lines: int
     checksum: int
@@ -148,7 +148,7 @@ class Counted(NamedTuple):
 
 
 def count_text(path: Path, most: int | None = None) -> Counted:
-    """Counts the text of a file, unpacked, as far as its first `most` bytes. Raises: UserError as `read_lines`."""
+    """Counts a file's text, unpacked, up to about its first `most` bytes. Raises: UserError as `checked_blocks`."""
     lines, checksum, size, last, block = 0, 0, 0, b"\n", b"\n"
     with open_text(path) as text:
         while (most is None or size < most) and (block := text.read(_AT_ONCE)):
@@ -163,7 +163,7 @@ def _kind(kinds: dict[bytes, str], start: bytes) -> str | None:
 
 
 def _utf16(start: bytes) -> str | None:
-    """Returns what to say of UTF-16 without a byte-order mark: nearly every other byte is NUL, and no more are."""
+    """Returns the message about UTF-16 without a byte-order mark (every other byte is nearly always NUL), or None."""
     sides = start[:200:2], start[1:200:2]
     for name, high, low in (("LE", sides[1], sides[0]), ("BE", *sides)):
         if len(high) > 3 and 0 not in low and high.count(0) > 0.7 * len(high):
@@ -196,7 +196,7 @@ def _unpacked(file: IO[bytes], packed: str, path: Path) -> Any:
 
 
 def _blocks(handle: io.BufferedReader, limit: int) -> Iterator[bytes]:
-    """Yields whole lines together, as many as come at once; of a longer line than `limit` bytes not all of it."""
+    """Yields blocks of whole lines, as read at once; of a line longer than `limit` bytes only a beginning."""
     rest = b""
     while block := handle.read1(1 << 17):
         end = block.rfind(b"\n") + 1
@@ -210,7 +210,7 @@ def _blocks(handle: io.BufferedReader, limit: int) -> Iterator[bytes]:
 
 
 def _without_problems(block: bytes, first: bool, max_characters: int) -> list[str] | None:
-    """Returns the lines of a block, of the first one in a file too; None where one may be bad."""
+    """Returns the lines of a block, or None where one may be bad. first: whether the block begins the file."""
     block = block.removeprefix(b"\xef\xbb\xbf") if first else block
     if b"\r" in block:
         block = block.replace(b"\r\n", b"\n")
@@ -225,7 +225,7 @@ def _without_problems(block: bytes, first: bool, max_characters: int) -> list[st
 
 
 def _decode(data: bytes, whole: bool, number: int, max_characters: int, keep_controls: bool) -> tuple[str, str | None]:
-    """Returns the line's text and what is wrong with it."""
+    """Returns the line's text, and what is wrong with the line, or None."""
     data = data.removesuffix(b"\r")
     if number == 1:
         data = data.removeprefix(b"\xef\xbb\xbf")
@@ -251,5 +251,5 @@ def problem_in(text: str, max_characters: int = MAX_CHARACTERS) -> str | None:
 
 
 def reason_of(problem: str) -> str:
-    """Returns the problem without the particulars, to count it under."""
+    """Returns a problem without its particulars, as a reason under which it is counted."""
     return problem.split(":")[0].split(" (")[0]

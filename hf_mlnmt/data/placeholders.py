@@ -1,7 +1,7 @@
-"""Addresses, numbers, tags and placeholders: parts of a text that a translation has as the source has them.
+"""Addresses, numbers, tags and placeholders: parts of a source that its translation must have unchanged.
 
-`Kept` finds what `keep` asks for, by names of PATTERNS or regular expressions. Documents put back what a translation
-lacks (`kept`, `lost`), whatever is asked. `with_placeholders` makes training pairs in which tokens stand for parts.
+`Kept` finds the parts that `keep` names, by names of PATTERNS or regular expressions. Documents put back parts that a
+translation lacks (`kept`, `lost`), always. `with_placeholders` makes training pairs in which tokens stand for parts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PATTERNS = {
     r"| %(?:\d+\$)?\#@\w+@ | (?<![\w%])%L?(?:\d{1,2}|n)(?![\w%]) | (?<![\w@:%!.])[@:%!][a-z_]{2,}(?![\w@:%]|\.\w)"
     r"| (?<![\w$])\$[A-Za-z_]\w*(?![\w$])",
 }
-# Whatever a program's format may be that begins with %, and those of Lisp; two of these are compared, not understood.
+# All formats of programs that begin with %, and Lisp's, only to see whether source and translation have the same.
 _STRICT = re.compile(
     r"%(?:\([^()\s]*\)|\{[^{}\s]*\}|<\w+>)?[ ]?[-+\#0'\d$*.,:]*(?:<?PRI\w+>?|(?:hh?|ll?|[zjtLqIv])?[A-Za-z@%<>]?)"
     r"| \{[^{}\s]*\} | \$\w+ | (?<!\w)~[A-Za-z%]",
@@ -47,25 +47,25 @@ _KEPT = re.compile(
     rf"""| (?P<number>{PATTERNS["number"]})""",
     re.VERBOSE | re.ASCII,
 )
-_LONGEST = 1000  # characters of a regular expression
-_MOST = 100  # patterns
-_REPEATS = 10_000  # of all repeats in it that are given as a number, multiplied: it is written out so often
-_SECONDS, _A_CHARACTER = 2.0, 1e-5  # of the processor, in which all parts of texts are found
+_LONGEST = 1000  # most characters of a regular expression
+_MOST = 100  # most patterns
+_REPEATS = 10_000  # most copies of a part: the product of the numbers in its repeats, as {3}
+_SECONDS, _A_CHARACTER = 2.0, 1e-5  # most seconds of processor time to find all parts, and more for each character
 
 
 def kept(text: str) -> Iterator[tuple[str, int, int]]:
-    """Yields what is to be kept, with its place; of a number the digits, for each language has marks of its own."""
+    """Yields (part, start, end) of each part to keep; of a number its digits, since separators differ by language."""
     for match in _KEPT.finditer(text):
         yield re.sub(r"\D", "", match[0]) if match["number"] else match[0], match.start(), match.end()
 
 
 def placeholders(text: str, strict: bool = False) -> list[str]:
-    """Returns the placeholders of a program's text; strict: of one that is formatted as C or Python do."""
+    """Returns the placeholders in a program's text; strict: all that formatting by C, Python or Lisp would read."""
     return [match[0] for match in (_STRICT if strict else _PLACEHOLDERS).finditer(text)]
 
 
 def lost(source: str, translation: str) -> Counter[str]:
-    """Returns what a translation lacks of its source, and how often."""
+    """Counts the parts to keep of a source that its translation lacks."""
     wanted = Counter(name for name, *_ in kept(source))
     if not wanted:
         return wanted
@@ -79,7 +79,7 @@ def has_words(text: str) -> bool:
 
 
 class Part(NamedTuple):
-    """A part of a text that is kept, its place, the pattern that it matches, and a token that is read for it or ""."""
+    """A part of a text to keep, where it is, the pattern it matches, and the token that a model reads for it, or ""."""
 
     text: str
     start: int
@@ -115,7 +115,7 @@ def checked_patterns(given: Any, what: str) -> list[str]:
 
 
 def _compiled(pattern: str, what: str) -> Any:
-    import regex  # whose search can be given a time
+    import regex  # its search can be limited in time
 
     if pattern in PATTERNS:
         return regex.compile(PATTERNS[pattern], regex.VERBOSE | regex.ASCII)
@@ -144,7 +144,7 @@ class Kept:
         self.patterns = {pattern: _compiled(pattern, what) for pattern in patterns}
 
     def __call__(self, texts: Sequence[str]) -> list[list[Part]]:
-        """Returns the parts of each text, in order; of those that overlap the first one, of these the longest.
+        """Returns the parts of each text, in order; of overlapping ones the first, of equal beginnings the longest.
 
         Raises: UserError for a regular expression that takes too long: texts of n characters have 2 s + n * 10 us.
         """
@@ -174,7 +174,7 @@ class Kept:
 
 
 def replaced(text: str, parts: Iterable[Part]) -> str:
-    """Returns a text with tokens in the places of these parts, which are in order; one without a token stays."""
+    """Returns the text with each of its parts, given in order, replaced by its token; parts without one stay."""
     pieces, end = [], 0
     for part in parts:
         pieces += [text[end : part.start], part.token or part.text]
@@ -183,15 +183,15 @@ def replaced(text: str, parts: Iterable[Part]) -> str:
 
 
 def whole(part: str) -> re.Pattern[str]:
-    """Returns a pattern of a part that stands in a text, inside of no word of letters and digits of ASCII."""
+    """Returns a pattern that matches a part in a text, not inside a word of ASCII letters and digits."""
     before, behind = (r"(?<!\w)" * part[0].isalnum(), r"(?!\w)" * part[-1].isalnum())
     return re.compile(before + re.escape(part) + behind, re.ASCII)
 
 
 def with_placeholders(pairs: Iterable[tuple[str, str]], placeholders: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields the pairs; in every other one that has such parts, those that are on both sides are placeholders.
+    """Yields the pairs; in every other pair with such parts, those on both sides are replaced by their tokens.
 
-    placeholders: {token: pattern}. So a model learns the tokens and the parts themselves.
+    placeholders: {token: pattern}. So a model learns both the tokens and the parts themselves.
     """
     find, turn = Kept(placeholders.values(), "data.placeholders"), False
     tokens = {pattern: token for token, pattern in placeholders.items()}

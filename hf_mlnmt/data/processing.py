@@ -1,7 +1,7 @@
 """Text before the tokenizer and after decoding: Moses tokens, normal punctuation, lower case; recorded as JSON.
 
-And the way from text to ids (`Side`, `Encoder`), in this process or in several (`in_processes`). Nothing heavy is
-imported here, for each of those processes has it.
+Also encoding text as ids (`Side`, `Encoder`), in this process or in several (`in_processes`). Heavy packages are not
+imported here, since each of those processes would import them.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class TextProcessing(Section):
         return not (self.moses or self.normalize or self.lowercase)
 
     def apply(self, text: str) -> str:
-        """Returns the text that the tokenizer reads."""
-        text = text if self.identity else unicodedata.normalize("NFC", without_invisible(text))  # Moses cuts marks off
+        """Returns the processed text, which the tokenizer reads."""
+        text = text if self.identity else unicodedata.normalize("NFC", without_invisible(text))  # Moses splits marks
         if self.normalize:
             text = self._normalizer.normalize(text)
         if self.moses:
@@ -63,7 +63,7 @@ class TextProcessing(Section):
         """Returns raw text for text that the tokenizer decoded."""
         return self._detokenizer.detokenize(text.split(), unescape=False) if self.moses else text
 
-    # sacremoses compiles many expressions: once a process, and not for text that is left alone.
+    # sacremoses compiles many expressions: done once a process, and never if the text stays as it is.
     @cached_property
     def _normalizer(self) -> Any:
         return _sacremoses().MosesPunctNormalizer(lang=self.language)
@@ -89,7 +89,7 @@ def save_processing(folder: str | Path, processing: Mapping[str, TextProcessing]
 def load_processing(folder: str | Path) -> dict[str, TextProcessing]:
     """Read text_processing.json into {"source": ..., "target": ...}; a side that it does not name is left alone.
 
-    Raises: UserError for a broken file, and for a key or a value that is none.
+    Raises: UserError for a broken file, an unknown key or a wrong value.
     """
     path = Path(folder) / TEXT_PROCESSING
     sides = read_part(Path(folder), TEXT_PROCESSING)
@@ -112,13 +112,13 @@ def _sacremoses() -> Any:
     return sacremoses
 
 
-MANY = 20  # chunks that are worth other processes
+MANY = 20  # chunks from which on other processes are started
 _IDLE = 60  # seconds, after which a process ends whose starter was killed
 
 
 def cut(backend: Backend, texts: Sequence[str]) -> list[list[int]]:
-    """Returns the ids of texts without invisible characters; a "</s>" or "<2de>" in them is text, not the token. What
-    the vocabulary lacks is spelt otherwise where it can be, also where it has bytes; byte-level BPE lacks none."""
+    """Returns the ids of texts without invisible characters; a "</s>" or "<2de>" in them is text, not the token.
+    Characters that the vocabulary lacks are replaced (`joined`, `spelt`), also where it has bytes."""
     backend.encode_special_tokens = True
     if backend.token_to_id("\u0120") is None:
         if not backend.normalizer or backend.normalizer.normalize_str("e\u0301") != "\xe9":
@@ -129,7 +129,7 @@ def cut(backend: Backend, texts: Sequence[str]) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Side:
-    """The way from a side's raw text to ids: its processing, its tokenizer, and the ids in front of every text."""
+    """Encodes raw texts of one side: its processing, its tokenizer, and the ids in front of every text."""
 
     processing: TextProcessing
     cut: Callable[[Sequence[str]], Sequence[Any]]
@@ -213,13 +213,13 @@ def in_processes(encoder: Encoder, count: int) -> Iterator[Callable[[Sequence[An
             pool.shutdown()
 
 
-_job = b""  # of a process that was started to encode: its pickled encoder
+_job = b""  # in a process started to encode: its pickled encoder
 
 
 def _begin(job: bytes) -> None:
     global _job
     _job = job
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the process that started this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the process that started this one
 
 
 @cache

@@ -59,7 +59,7 @@ class BPEDropout:
         return unicodedata.category(token.lstrip(SPACE)[0])[0] in "LMN" if token.strip(SPACE) else None
 
     def words(self, ids: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        """Yields the words of an encoded sentence in order, each as the ids it has now; one fixed token is a word."""
+        """Yields the words of an encoded sentence in order, as their ids now; each of `_fixed` is a word by itself."""
         word: list[int] = []
         kind: bool | None = None
         for index in ids:
@@ -101,22 +101,22 @@ def _bpe(tokenizer: PreTrainedTokenizerBase) -> dict:
 
 
 CUTS = 16  # segmentations drawn of every distinct word; an epoch picks one of them for each place the word stands at
-VARIANTS = 32  # of the whole corpus; epochs beyond see the first again
+VARIANTS = 32  # segmentations of the whole corpus; later epochs use them again
 
 
 class Resegmented(TrainingSet):
-    """The pairs of `corpora` as they are, then again in so many other segmentations, as training asks of a data set.
+    """A training set of the pairs of `corpora` as they are, then of `variants` other segmentations of all pairs.
 
-    Item i + k * len(corpora), k from 1, is item i in its k-th segmentation. `choose` (epoch -> indices) takes what
-    `corpora` would show, in segmentation 1 + epoch % variants as long as epoch < `epochs`, later as it is; a pair that
-    would be too long so is shown as it is.
+    Item i + k * len(corpora), with k from 1 to `variants`, is item i in its k-th segmentation. `choose` (epoch ->
+    indices) takes the items that `corpora` would show: while epoch < `epochs` in segmentation 1 + epoch % variants,
+    later as they are. A pair whose segmentation is too long is shown as it is.
     Everything follows from the arguments: nothing is drawn while training. Held in memory: a number for every word of
     the text, lengths of every variant, and the segmentations of the distinct words.
 
     Args:
         source, target: how to cut either side; the same object for a joint vocabulary.
         epochs: how many epochs use it; all when None.
-        variants: of the whole corpus; the fewer of this and `epochs`.
+        variants: how many segmentations of the whole corpus are made, at most `epochs`.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Resegmented(TrainingSet):
         return interleaved(parts, np.searchsorted(present, variants))
 
     def choose(self, epoch: int) -> np.ndarray:
-        """Returns the indices that make up an epoch: int64, as many as `corpora` has in it."""
+        """Returns the indices that make up an epoch: int64, as many as `corpora` shows in it."""
         drawn = self.corpora.choose(epoch)
         chosen = np.arange(len(self.corpora)) if drawn is None else drawn[:]
         if self.epochs is not None and epoch >= self.epochs:
@@ -195,7 +195,7 @@ class _Words:
         self.pieces, self.starts = np.zeros(0, np.int32), np.zeros(1, np.int64)
 
     def number(self, word: tuple[int, ...]) -> int:
-        """Returns the number of a word; a new one is cut."""
+        """Returns the number of a word; draws the segmentations of a new word."""
         if word not in self.numbers:
             self.numbers[word] = len(self.numbers)
             for _ in range(CUTS):
@@ -204,12 +204,12 @@ class _Words:
         return self.numbers[word]
 
     def finish(self) -> None:
-        """Make the lists arrays: cut c of word w is pieces[starts[CUTS * w + c] : starts[CUTS * w + c + 1]]."""
+        """Turns the lists into arrays: cut c of word w is pieces[starts[CUTS * w + c] : starts[CUTS * w + c + 1]]."""
         self.pieces, self.starts = np.array(self._pieces, np.int32), np.array(self._starts, np.int64)
 
 
 class _Side:
-    """A side of the pairs as numbers of words, and any variant of it."""
+    """One side of the pairs as numbers of words, from which its variants are computed."""
 
     def __init__(self, corpora: Corpora, side: str, words: _Words, seed: int) -> None:
         numbers, bounds = array("i"), array("q", [0])
@@ -221,7 +221,7 @@ class _Side:
         self.numbers, self.bounds = np.array(numbers, np.int64), np.array(bounds, np.int64)
 
     def _cuts(self, places: np.ndarray, variant: int) -> np.ndarray:
-        """Returns which cut each of these places of the text gets, as rows of `starts`."""
+        """Returns which segmentations the words at these places of the text get, as indices of `starts`."""
         drawn = _hash(places.astype(np.uint64), self.seed, variant) % np.uint64(CUTS)
         return CUTS * self.numbers[places] + drawn.astype(np.int64)
 
@@ -239,12 +239,12 @@ class _Side:
         return self.rows(np.array([index]), variant)[0]
 
     def lengths(self, variant: int) -> np.ndarray:
-        """Returns the subwords of every sentence in a variant: int32 (pairs,)."""
+        """Returns the number of subwords of every sentence in a variant: int32 (pairs,)."""
         cuts = self._cuts(np.arange(len(self.numbers)), variant)
         ends = np.concatenate([[0], np.cumsum(self.words.starts[cuts + 1] - self.words.starts[cuts])])
         return np.diff(ends[self.bounds]).astype(np.int32)
 
 
 def _hash(places: np.ndarray, seed: int, variant: int) -> np.ndarray:
-    """Returns a number for every place."""
+    """Returns 64 bits for every place that look random and follow from place, seed and variant."""
     return mixed(places + np.uint64(((seed - 1) * GOLDEN + variant * 0xD1B54A32D192ED03) % 2**64))

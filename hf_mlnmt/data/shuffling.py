@@ -1,7 +1,7 @@
-"""Draws of which any part is computed without the others, the same ones in every process.
+"""Random draws of which any part is computed without the others, the same ones in every process.
 
-A hash (`mixed`) and a permutation made of it (`scattered`). By them the windows of an epoch (training/batching.py) and
-what an epoch shows of a large corpus (`shuffled`, for training_set.py) take no memory for what is not asked for.
+A hash (`mixed`) and a permutation made of it (`scattered`). With them, the windows of an epoch (training/batching.py)
+and the choice of an epoch from a large corpus (`shuffled`, for training_set.py) need memory only for the asked part.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, splitmix64's step
 
 
 def mixed(values: np.ndarray | np.uint64) -> np.ndarray:
-    """Returns 64 bits each that look random and are the same in all processes: splitmix64 (Steele, Lea, Flood 2014)."""
+    """Hashes each value to 64 bits, the same in all processes, that look random: splitmix64 (Steele et al. 2014)."""
     with np.errstate(over="ignore"):
         state = np.atleast_1d(values) + np.uint64(GOLDEN)
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -50,9 +50,9 @@ class Indices(Protocol):
 
 
 class Scattered(Indices):
-    """`count` places from `first` on in an endless row of copies of range(size), each permuted by (seed, its number).
+    """`count` numbers, from place `first` on, of endless copies of range(size), each permuted by (seed, its number).
 
-    Nothing of them is held in memory.
+    No number is held in memory.
     """
 
     def __init__(self, size: int, seed: int, first: int, count: int) -> None:
@@ -63,7 +63,7 @@ class Scattered(Indices):
 
     def __getitem__(self, places: Any) -> np.ndarray:
         copies, within = np.divmod(self.first + as_places(places, self.count), self.size)
-        if self.count == self.size and self.first % self.size == 0:  # all numbers, once
+        if self.count == self.size and self.first % self.size == 0:  # a whole copy: its order does not matter
             return within
         for copy in np.unique(copies).tolist():
             inside = copies == copy
@@ -72,8 +72,8 @@ class Scattered(Indices):
 
 
 def shuffled(size: int, seed: int, first: int, count: int) -> Indices:
-    """Returns `count` places from `first` on in an endless row of shuffled copies of range(size), each shuffled by
-    (seed, its number): a sorted array, or `Scattered` of a `LARGE` range."""
+    """Returns `count` numbers, from place `first` on, of an endless row of shuffled copies of range(size), each
+    shuffled by (seed, its number): a sorted array, or `Scattered` of a `LARGE` range."""
     if size >= LARGE:
         return Scattered(size, seed, first, count)
     last, parts = first + count, []
@@ -86,7 +86,7 @@ def shuffled(size: int, seed: int, first: int, count: int) -> Indices:
 
 
 def as_places(indices: Any, count: int) -> np.ndarray:
-    """Returns the places that an array of numbers, a slice or a mask means in an array of `count`: int64."""
+    """Returns the indices that an array of numbers, a slice or a mask selects in an array of `count`: int64."""
     if isinstance(indices, slice):
         return np.arange(*indices.indices(count))
     indices = np.asarray(indices)

@@ -25,12 +25,12 @@ from hf_mlnmt.data.words import cut_into_pieces, without_invisible
 log = logging.getLogger(__name__)
 PAD, EOS, UNK, BOS, MASK = SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>", "<s>", "<mask>")
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
-MAX_LENGTH = 1024  # max_position_embeddings of a model, whose own number takes its place when they are saved together
-DIGITS = "digits"  # of `keep`
+MAX_LENGTH = 1024  # model_max_length; a tokenizer saved with a model gets the model's max_position_embeddings
+DIGITS = "digits"  # the value of `keep` by which each digit is a piece
 _MOST = 10**6
-_ORDINARY = 256  # characters: no alphabet, but that of syllables or of many languages, has more
-_DECIMALS = 5  # of a unigram model's scores: sums that are added up in another order differ less
-_RARE = 3  # times in a text: a character that is there less often is not worth an entry
+_ORDINARY = 256  # most characters of an alphabet, but those of syllables or of many languages together
+_DECIMALS = 5  # decimals that a unigram model's scores are rounded to: sums in another order differ less
+_RARE = 3  # times in a text; rarer characters get no entry if there are too many
 # Pieces never join letters or digits with punctuation, so "house." and "house" share one.
 _PUNCTUATION = r"▁?[^▁\p{L}\p{M}\p{N}]+"
 
@@ -48,7 +48,7 @@ def train_tokenizer(
     tags: Sequence[str] = (),
     keep: Sequence[str] = (),
 ) -> PreTrainedTokenizerFast:
-    """Train a tokenizer from an iterable of lines (never held), or from what gives one each time that it is called.
+    """Trains a tokenizer on an iterable of lines (never held), or on those that a function returns at each call.
 
     `vocab_size` counts everything: 5 special tokens, a code `<2xx>` for each of `languages`, the 256 bytes when
     `byte_fallback`, the alphabet and the learnt pieces; less comes out when the text is too small for more.
@@ -121,7 +121,7 @@ def _learn(kind: Kind, texts: Iterable[str] | Callable[[], Iterable[str]], asked
     train = _train_bpe if kind == "bpe" else _train_unigram
     once = not callable(texts) and iter(texts) is texts
     read = texts if callable(texts) else texts.__iter__
-    limit, most = asked.limit, None  # the characters that are not yet too many
+    limit, most = asked.limit, None  # with more characters than `most`, trains again without rare ones
     if limit is not None and kind == "unigram":
         read, most = list(read()).__iter__ if once else read, 0
     elif limit is None and asked.byte_fallback and not once:
@@ -155,7 +155,7 @@ def code_of(language: str) -> str:
 
 
 class _Crowded(Exception):
-    """There are more characters than a vocabulary should hold."""
+    """Raised when there are more characters than a vocabulary should hold."""
 
 
 def _counted(texts: Iterable[str], counts: Counter[str], most: int | None) -> Iterator[str]:
@@ -169,7 +169,7 @@ def _counted(texts: Iterable[str], counts: Counter[str], most: int | None) -> It
 
 
 def _stand_ins(keep: Sequence[str]) -> dict[str, str]:
-    """Returns {placeholder: the character that stands for it inside}, of plane 15, which no text has."""
+    """Returns {placeholder: character of plane 15, which no text has, that stands for it in the tokenizer}."""
     names = sorted({name for name in keep if name != DIGITS}, key=lambda name: (-len(name), name))
     return {name: chr(0xF0000 + number) for number, name in enumerate(names)}
 
@@ -215,7 +215,7 @@ def _backend(model: Any, special: list[str], keep: Sequence[str]) -> Tokenizer:
 
 
 class _Asked(NamedTuple):
-    """All that a model of subwords is trained with; `reserved`: entries before all that is learnt."""
+    """The settings that a subword model is trained with; `reserved`: entries before those that are learnt."""
 
     size: int
     reserved: list[str]
@@ -276,9 +276,9 @@ def _train_unigram(texts: Iterable[str], asked: _Asked) -> Any:
 def _in_one_order(scores: dict[str, float]) -> list[tuple[str, float]]:
     """Returns the pieces of a unigram model with their scores, highest first, the same at each training.
 
-    The trainer adds numbers up and hands out the scores of characters that it would leave out (the least one, and a
-    ten thousandth more for each) in the order of a hash table: scores are rounded by the caller, and the least scores
-    of single characters go to these in the order of Unicode.
+    The trainer adds numbers up in the order of a hash table, and in that order gives scores to characters that it would
+    leave out (the least score, and a ten thousandth more for each). So the caller rounds scores, and the least scores
+    of single characters are given to these in the order of Unicode.
     """
     least = min(scores.values(), default=0.0)
     single = sorted(piece for piece in scores if len(piece) == 1)

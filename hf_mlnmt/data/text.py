@@ -33,7 +33,7 @@ TextSide = Literal["source", "target"]
 
 @dataclass
 class TextSpec(Section):
-    """The place of text of one language; one of `path` and `dataset`. Paths are relative to the data folder."""
+    """Text of one language: give `path` or `dataset`. Paths are relative to the data folder."""
 
     path: str | None = key(
         None,
@@ -105,7 +105,7 @@ def read_text(
 
 @dataclass
 class RawPairs:
-    """A development or test set as raw text; `language` is the references', the others are told to a model, or None."""
+    """A development or test set as raw text. language: of the references; the others: told to a model, or None."""
 
     name: str
     sources: list[str]
@@ -124,7 +124,7 @@ class RawPairs:
 def read_raw(
     name: str, spec: CorpusSpec | TextSpec, root: Path, tell_target: bool = False, tell_source: bool = False
 ) -> RawPairs:
-    """Reads a set as it is; of text of one language the sentences are the sources, and there are no references.
+    """Reads a development or test set unfiltered; sentences of text of one language are sources without references.
 
     Raises: UserError for an empty set.
     """
@@ -148,8 +148,8 @@ def digest_of_texts(sets: Sequence[RawPairs]) -> str:
 
 
 def begin_texts(folder: str | Path) -> None:
-    """Let the tokenizer of a language model's folder put <s> before a text, and nothing behind it: so `generate` and
-    a text-generation pipeline go on where a text ends. Of two vocabularies the target's is the model's.
+    """Makes the tokenizer in a language model's folder put <s> before a text and nothing after it, so that `generate`
+    and a text-generation pipeline continue the text. Of two vocabularies the target's is the model's.
 
     A tokenizer of another kind than ours stays as it is.
     """
@@ -162,14 +162,14 @@ def begin_texts(folder: str | Path) -> None:
 
 
 def read_masks(folder: str | Path) -> None:
-    """Let the tokenizer of an encoder's folder read <mask> in a text as the token, as a fill-mask pipeline asks it."""
+    """Makes the tokenizer in an encoder's folder read <mask> in a text as the token, as a fill-mask pipeline needs."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.split_special_tokens = False
     tokenizer.save_pretrained(folder)
 
 
 def ending(tokenizers: Tokenizers) -> Tokenizers:
-    """Puts </s> behind every text again where `begin_texts` took it away; returns the tokenizers."""
+    """Makes tokenizers that `begin_texts` changed put </s> after every text again; returns the tokenizers."""
     for tokenizer in tokenizers.distinct():
         if _is_ours(tokenizer) and begins_texts(tokenizer):
             _surround(tokenizer, f"$A {tokenizer.eos_token}", tokenizer.eos_token, tokenizer.eos_token_id)
@@ -177,15 +177,15 @@ def ending(tokenizers: Tokenizers) -> Tokenizers:
 
 
 def with_end(tokenizers: Tokenizers, name: str, tell: Callable[[str], None], told: bool = False) -> Tokenizers:
-    """Puts </s> behind every text where nothing is put around one, and tells so; returns the tokenizers.
+    """Makes tokenizers that add no token to a text put </s> after it, and says so by `tell`; returns the tokenizers.
 
-    told: the training tells them the languages, as their own model is told.
+    told: whether the training tells the model languages, by the codes of its own tokenizer.
 
     Raises: UserError for one that has no </s>, or puts other tokens around a text and no </s>.
     """
     for tokenizer in tokenizers.distinct():
         if told and hasattr(tokenizer, "src_lang"):
-            continue  # it puts codes and </s> around a text by itself
+            continue  # it puts codes and </s> around a text
         check_untold(tokenizer, name)
         around = [*encode(tokenizer, [""])[0], *encode(tokenizer, [""], target=True)[0]]
         if tokenizer.eos_token_id is None:
@@ -203,7 +203,7 @@ def with_end(tokenizers: Tokenizers, name: str, tell: Callable[[str], None], tol
 
 
 def check_untold(tokenizer: Any, name: str) -> None:
-    """Raises UserError for a tokenizer of a model that is told languages by codes, for another model than that."""
+    """Raises UserError for a tokenizer that adds codes of languages, as M2M100's does, if another model uses it."""
     if hasattr(tokenizer, "src_lang"):
         raise UserError(
             f"{name}: its tokenizer puts codes of languages around a text, as its own model alone reads them (M2M100, "
@@ -212,7 +212,7 @@ def check_untold(tokenizer: Any, name: str) -> None:
 
 
 def begins_texts(tokenizer: Any) -> bool:
-    """Returns whether it puts <s> before a text and nothing behind it."""
+    """Returns whether a tokenizer puts <s> before a text and nothing after it."""
     return bool(tokenizer("")["input_ids"] == [tokenizer.bos_token_id])
 
 

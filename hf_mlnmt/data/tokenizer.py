@@ -43,7 +43,7 @@ from hf_mlnmt.modeling.tokenization import PARTS, POINTER, TranslationTokenizer,
 log = logging.getLogger(__name__)
 _BATCH = 1000
 _ROUNDED = 128
-EXPECTS = "expects_text"  # in tokenizer_config.json: how text must be cut that a tokenizer of words reads
+EXPECTS = "expects_text"  # key in tokenizer_config.json: how text must be cut before a tokenizer of words reads it
 
 
 @dataclass
@@ -51,9 +51,9 @@ class Tokenizers:
     """The tokenizers of both sides: `target` is `source` when the vocabulary is joint.
 
     `processing` has the keys "source" and "target": what is done to text before `encode` and undone after decoding.
-    `each`: language -> its own, where every language has one (`of_languages`); `between` then gives those of two.
-    `tell`: gives those of two languages for a model that is told them (directions.py); `front`: the ids before every
-    source that say so.
+    `each`: language -> its tokenizer, where every language has its own (`of_languages`); `between` then returns those
+    of two languages. `tell`: returns those of two languages for a model that is told its languages (directions.py);
+    `front`: the ids before every source that tell it.
     """
 
     source: PreTrainedTokenizerBase
@@ -65,8 +65,8 @@ class Tokenizers:
 
     @classmethod
     def of_languages(cls, each: dict[str, PreTrainedTokenizerBase]) -> Tokenizers:
-        """Makes tokenizers of one for each language; what is asked of both sides (special tokens) the first one
-        answers."""
+        """Makes Tokenizers with one for each language; `source` and `target`, asked for special tokens, are the first
+        one."""
         first = next(iter(each.values()))
         return cls(first, first, each=dict(each))
 
@@ -120,8 +120,8 @@ class Tokenizers:
         return {language: len(tokenizer) for language, tokenizer in self.each.items()}
 
     def save(self, folder: str | Path, code: bool = False) -> None:
-        """Write everything into a model folder, and the code of a tokenizer that Transformers lacks, if `code`. The
-        longest text that they promise becomes the model's."""
+        """Writes tokenizers and processing into a model folder; `code`: and the code of a tokenizer class that
+        Transformers lacks. Sets model_max_length to the model's max_position_embeddings, if config.json has them."""
         longest = read_part(Path(folder), CONFIG).get("max_position_embeddings")
         for tokenizer in self.distinct():
             tokenizer.model_max_length = longest or tokenizer.model_max_length
@@ -149,15 +149,15 @@ class Tokenizers:
         return [*ids, *self.front]
 
     def sides(self, language: str | None = None, tag: str | None = None) -> dict[str, Side]:
-        """Returns what encodes raw texts of each side, also in other processes, as `encode_source` and
-        `encode_target`."""
+        """Returns {side: encoder of its raw texts}, for this or other processes, which encodes as `encode_source` and
+        `encode_target` do."""
         made = {}
         for side, tokenizer in {"source": self.source, "target": self.target}.items():
             how: Any = partial(encode, tokenizer, target=side == "target")
-            if type(tokenizer) is PreTrainedTokenizerFast:  # for which the tokenizers library alone encodes
+            if type(tokenizer) is PreTrainedTokenizerFast:  # its encoding needs the tokenizers library alone
                 how = partial(cut, own_copy(tokenizer).backend_tokenizer)
             front = self._front(language, tag) if side == "source" else ()
-            made[side] = Side(replace(self.processing[side]), how, tuple(front))  # without what it has compiled
+            made[side] = Side(replace(self.processing[side]), how, tuple(front))  # a copy without compiled expressions
         return made
 
     def encode_target(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -171,7 +171,7 @@ class Tokenizers:
 
 
 def size_of(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Returns the largest id of a tokenizer's entries, and 1."""
+    """Returns the largest id of a tokenizer's entries plus 1."""
     return max(tokenizer.get_vocab().values(), default=-1) + 1
 
 
@@ -191,8 +191,8 @@ def digest_of(tokenizer: PreTrainedTokenizerBase, size: int | None = None) -> st
 
 
 def identity_of(tokenizer: Any, around: bool = True) -> str:
-    """Returns text that is the same for two tokenizers if they give the same ids; without `around`, if those of words
-    are the same, whatever they put around a text (text.py)."""
+    """Returns text that is equal for two tokenizers that give the same ids; without `around`, also for two that differ
+    only in the tokens they put around a text (text.py)."""
     if isinstance(tokenizer, PreTrainedTokenizerFast):
         text = tokenizer.backend_tokenizer.to_str()
         return text if around else json.dumps({**json.loads(text), "post_processor": None}, sort_keys=True)
@@ -209,7 +209,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], target: boo
     tokenizer, texts = own_copy(tokenizer), [without_invisible(text) for text in texts]
     if type(tokenizer) is PreTrainedTokenizerFast:
         return [np.array(ids, np.int32) for ids in cut(tokenizer.backend_tokenizer, texts)]
-    if tokenizer.convert_tokens_to_ids("\u0120") in (None, tokenizer.unk_token_id):  # not of bytes
+    if tokenizer.convert_tokens_to_ids("\u0120") in (None, tokenizer.unk_token_id):  # no byte-level BPE
         texts = joined(texts, tokenizer.get_vocab)
     options = {"text_target": texts} if target else {"text": texts}
     return [np.array(ids, np.int32) for ids in tokenizer(**options, truncation=False, verbose=False)["input_ids"]]
@@ -225,7 +225,7 @@ def decode(tokenizer: PreTrainedTokenizerBase, sequences: Sequence[list[int]]) -
 
 
 def own_copy(tokenizer: Any, kind: type | None = None) -> Any:
-    """Copies a tokenizer without padding and truncation; what is set on it (src_lang) is not set on the other.
+    """Copies a tokenizer without padding and truncation; attributes set on the copy (src_lang) stay its own.
 
     The vocabulary, which is large, is shared. `kind`: its class; default: the other's.
     """
@@ -243,7 +243,7 @@ def _backend_of_its_own(backend: Any) -> Any:
     added = backend.get_added_tokens_decoder()
     for special, tokens in groupby(added.values(), key=lambda token: token.special):
         (copy.add_special_tokens if special else copy.add_tokens)(list(tokens))
-    if copy.get_added_tokens_decoder() != added:  # with gaps between their ids
+    if copy.get_added_tokens_decoder() != added:  # some ids between them are missing
         copy = Backend.from_str(backend.to_str())
         copy.no_padding()
         copy.no_truncation()
@@ -261,7 +261,7 @@ def language_code(language: str, tokenizer: PreTrainedTokenizerBase | None = Non
 
 
 def check_whole(tokenizers: Tokenizers, placeholders: Iterable[str]) -> None:
-    """Raises: UserError when a tokenizer, or what is done to text before it, does not leave a placeholder whole."""
+    """Raises: UserError when a tokenizer, or the processing of text before it, does not leave a placeholder whole."""
     for token in placeholders:
         for tokenizer in tokenizers.distinct():
             texts = {processing.apply(f"x {token}") for processing in tokenizers.processing.values()}
@@ -274,7 +274,7 @@ def check_whole(tokenizers: Tokenizers, placeholders: Iterable[str]) -> None:
 
 
 def check_tag(tokenizer: PreTrainedTokenizerBase, tag: str | None) -> None:
-    """Raises: UserError when a tag is no token that a tokenizer keeps whole."""
+    """Raises: UserError when a tokenizer has no token `tag`."""
     if tag is not None and tag not in tokenizer.get_added_vocab():
         raise UserError(
             f"tag {tag}: the tokenizer has no such token. Train one that has: tokenizer: {{tags: ['{tag}']}} in the "
@@ -375,8 +375,8 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
         raise
     except BaseException as error:  # the Rust side panics or raises bare Exception; a missing file is a TypeError
         for name in TOKENIZERS:
-            read_part(folder, name)  # whose message names file and key
-        for path in folder.glob("*vocab.json"):  # of Marian
+            read_part(folder, name)  # its message names file and key
+        for path in folder.glob("*vocab.json"):  # a vocabulary of Marian
             _check_numbers(folder, read_json(path, dict))
         why = "a file of it is missing" if isinstance(error, TypeError) else first_line(error)
         if "trust_remote_code" in str(error):  # an argument of Transformers, for a Hub name
@@ -414,12 +414,12 @@ class Statistics:
 
     @property
     def unknown_rate(self) -> float:
-        """Share of <unk> among the subwords."""
+        """Returns the share of <unk> among the subwords."""
         return self.unknown / max(self.subwords, 1)
 
     @property
     def byte_rate(self) -> float:
-        """Share of byte pieces among the subwords."""
+        """Returns the share of byte pieces among the subwords."""
         return self.bytes / max(self.subwords, 1)
 
     @property
@@ -496,7 +496,7 @@ REMEDY = "Mend the file, or leave such lines out: --bad-lines drop."
 
 
 class LineReader:
-    """Reads files' lines; with `drop` the bad ones are left out, and counted in `dropped` by file."""
+    """Reads the lines of files; with `drop` leaves bad lines out and counts them in `dropped`, by file."""
 
     def __init__(self, drop: bool) -> None:
         self.drop, self.dropped = drop, dict[Path, FilterReport]()

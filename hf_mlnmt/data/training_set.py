@@ -24,11 +24,11 @@ from hf_mlnmt.data.corpus import CorpusSpec
 from hf_mlnmt.data.encoded import Encoded, Examples, Lengths, interleaved
 from hf_mlnmt.data.shuffling import Indices, Scattered, as_places, shuffled
 
-_DRAWN = 6  # the copy of a corpus that is drawn from: other draws by the same seed do not follow
+_DRAWN = 6  # number of the shuffled copy that is drawn from, so that other draws by the same seed differ
 
 
 class Drawn:
-    """`count` random items of `encoded`, as a part of `Corpora`; of fewer than shuffling.LARGE in their order.
+    """`count` random items of `encoded`, for `Corpora`; of a corpus below shuffling.LARGE in the corpus's order.
 
     With the same seed a smaller count draws some of what a larger one draws.
     """
@@ -57,8 +57,8 @@ class TrainingSet(Protocol):
     """Examples of one task: pairs, or sentences of one language.
 
     Item i is what the task's objective collates: {"input_ids": (source,), "labels": (target,)} of a pair,
-    {"input_ids": (length,)} of a sentence; arrays of ids that end with </s>. A class that names this one as its base
-    inherits the methods that have an answer here.
+    {"input_ids": (length,)} of a sentence; arrays of ids that end with </s>. A class with this base inherits the
+    methods that are defined here.
 
     source_lengths, target_lengths: int arrays (len(self),) or `Lengths`, subwords with </s>; of sentences of one
         language both are the sentence's length.
@@ -81,11 +81,11 @@ class TrainingSet(Protocol):
         return len(self)
 
     def choose(self, epoch: int) -> Indices | None:
-        """Returns the indices of an epoch, of nearly equal total length in every epoch; None: all, once."""
+        """Returns None: all items, once. Overriding methods return indices, each epoch of nearly equal total length."""
         return None
 
     def describe(self) -> str:
-        """Returns a line for a log: the number of examples, and what is done to them."""
+        """Returns the number of examples in words, for a log."""
         return f"{self.distinct:,} examples"
 
 
@@ -114,7 +114,7 @@ def epoch_counts(sizes: Sequence[int], weights: Sequence[float] | None, temperat
 
 
 def draw(size: int, count: int, seed: int, epoch: int) -> Indices:
-    """Returns the `count` of `size` pairs that an epoch shows: int64, (count,), sorted below shuffling.LARGE.
+    """Returns the indices of the `count` of `size` pairs that an epoch shows: int64, sorted below shuffling.LARGE.
 
     Epoch e takes places e * count to (e + 1) * count in an endless row of shuffled copies of the corpus, so that every
     pair comes before any comes again, also across epochs.
@@ -140,7 +140,7 @@ class _Joined(Indices):
 
 
 def _by_part(indices: np.ndarray, starts: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yields the number of each part that some of the indices fall in, a mask of these, and their places in it."""
+    """Yields each part that has some of the indices: its number, a mask of these, their places in the part."""
     numbers = np.searchsorted(starts, indices, side="right") - 1
     for part in np.flatnonzero(np.bincount(numbers)).tolist():
         inside = numbers == part

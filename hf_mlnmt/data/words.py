@@ -1,7 +1,7 @@
 """Words in every script: the length of a side for filters, and runs of letters for statistics.
 
-Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan and some others stand without spaces between words. What a
-text has most of tells which kind it is, so that a name in another script changes nothing.
+Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan and some others stand without spaces between words. A text is of
+the kind of most of its characters, so that a name in another script changes nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _INVISIBLE = re.compile(
 )
 _UNSPACED = re.compile(f"[{_SYLLABLES}{_LETTERS}]")
 _OTHERS = re.compile(rf"[^\W\d_{_SYLLABLES}{_LETTERS}]+")
-_LONGEST = 4  # characters of a word, in the mean: longer runs between spaces are clauses
+_LONGEST = 4  # most characters of a word, in the mean; longer runs between spaces are clauses
 
 
 def is_unspaced(text: str) -> bool:
@@ -75,8 +75,8 @@ def without_invisible(text: str) -> str:
 
 
 def joined(texts: Sequence[str], tokens: Callable[[], Iterable[str]]) -> Sequence[str]:
-    """Returns texts in which characters and their marks are joined (NFC), where the vocabulary has the joined ones;
-    `tokens` are all of its entries. It is said once."""
+    """Returns texts in which characters and their marks are joined (NFC), where the vocabulary has the joined ones.
+    tokens: returns its entries. Warns once in a process."""
     if all(unicodedata.is_normalized("NFC", text) for text in texts):
         return texts
     known = set[str]().union(*tokens())
@@ -104,13 +104,13 @@ def spelt(text: str, knows: Callable[[str], bool]) -> str:
         new = unicodedata.normalize("NFKC", match[0])
         return new if all(map(knows, new.replace(" ", ""))) else match[0]
 
-    return re.sub(f"[{re.escape(signs)}][\uff9e\uff9f]?", known, text)  # kana with their marks of voice
+    return re.sub(f"[{re.escape(signs)}][\uff9e\uff9f]?", known, text)  # kana with a voicing mark
 
 
 def words(text: str) -> list[str]:
-    """Returns the words of a text between white space; of a text without spaces its characters. [] if none is seen.
+    """Returns the words of a text between white space; of a text without spaces its characters; [] if none is visible.
 
-    There a character keeps its combining marks, two letters of an alphabet (Thai) are one character, and so is a run of
+    There a character has its combining marks, two letters of an alphabet (Thai) are one character, and so is a run of
     others (a number, a Latin name). The length of a side is the number of these.
     """
     if is_unspaced(text):
@@ -119,12 +119,12 @@ def words(text: str) -> list[str]:
 
 
 def between_characters() -> re.Pattern[str]:
-    """Matches where a text in a script without spaces can be cut: a character with its marks, and behind it a group."""
+    """Returns a pattern of a character with its marks, without spaces; its empty group is where a text can be cut."""
     return _expressions()["behind"]
 
 
 def spoken(text: str, digits: bool = True) -> list[str]:
-    """Runs of letters with their marks, and of digits; of a text without spaces each letter."""
+    """Returns the runs of letters with their marks, and of digits; of a text without spaces each letter."""
     runs = _expressions()["runs" if digits else "letters"].findall(text)
     return [letter for run in runs for letter in _expressions()["single"].findall(run)] if is_unspaced(text) else runs
 
@@ -137,7 +137,7 @@ def terms(text: str, digits: bool = True) -> list[str]:
 
 @lru_cache
 def _expressions() -> dict[str, re.Pattern[str]]:
-    """Joins combining marks, and the joiners U+200C and U+200D, to the letter before them."""
+    """Returns patterns in which combining marks, and the joiners U+200C and U+200D, belong to the letter before."""
     marks = "".join(sign for sign in map(chr, range(0x300, 0xE01F0)) if unicodedata.category(sign)[0] == "M")
     mark = f"[\u200c\u200d{marks}]*"
     other = f"[^\\s{_SYLLABLES}{_LETTERS}]+"

@@ -23,7 +23,7 @@ _HELD_OUT_PERCENT = {"val": 4, "test": 8}
 
 
 class Noun(NamedTuple):
-    """A noun; `kind` is p for a person, a for an animal and t for a thing."""
+    """A noun, English and German; `gender`: m, f or n; `kind`: p for a person, a for an animal, t for a thing."""
 
     en: str
     en_plural: str
@@ -34,7 +34,7 @@ class Noun(NamedTuple):
 
 
 class Verb(NamedTuple):
-    """A verb; `prefix` is the separable one (ruft ... an); `case` is its object's; kinds are those of nouns."""
+    """A verb. prefix: its separable part (ruft ... an). case: of its object. subjects, objects: kinds of nouns."""
 
     en: str
     en_singular: str
@@ -49,7 +49,7 @@ class Verb(NamedTuple):
 
 
 def _table(text: str) -> list[list[str]]:
-    """Returns the cells of each line; "_" in a cell is a blank, "-" an empty cell."""
+    """Returns the cells of each line of a table; "_" in a cell stands for a blank, "-" for an empty cell."""
     return [[cell.replace("_", " ").replace("-", "") for cell in line.split()] for line in text.strip().splitlines()]
 
 
@@ -100,20 +100,20 @@ laugh laughs laughed lacht lachen gelacht - - p -
 work works worked arbeitet arbeiten gearbeitet - - p -
 """)
 ]
-# English, German, and the kinds of nouns that it suits.
+# English, German, and the kinds of nouns that the adjective suits.
 ADJECTIVES = [("small", "klein", "pat"), ("big", "groß", "pat"), ("old", "alt", "pat")]
 ADJECTIVES += [("young", "jung", "pa"), ("red", "rot", "t")]
 # English subject and object; German nominative, accusative and dative; whether plural.
 PRONOUNS = [("he", "him", "er", "ihn", "ihm", 0), ("she", "her", "sie", "sie", "ihr", 0)]
 PRONOUNS += [("we", "us", "wir", "uns", "uns", 1), ("they", "them", "sie", "sie", "ihnen", 1)]
-# Singular and plural of the finite verb, English and German.
+# Of the finite verb: English singular and plural, German singular and plural.
 TENSES = {"perfect": ("has", "have", "hat", "haben"), "can": ("can", "can", "kann", "können")}
 TENSES["must"] = ("must", "must", "muss", "müssen")
 TIMES = [("today", "heute"), ("every day", "jeden Tag"), ("in the evening", "am Abend"), ("now", "jetzt")]
 PLACES = [("in the garden", "im Garten"), ("in the city", "in der Stadt"), ("in the kitchen", "in der Küche")]
 PLACES += [("at the market", "auf dem Markt"), ("behind the house", "hinter dem Haus")]
 CONJUNCTIONS = [("because", "weil"), ("although", "obwohl"), ("when", "wenn")]
-# Endings by case for masculine, feminine, neuter, plural: of the determiner, and of the adjective behind it.
+# Endings for masculine, feminine, neuter, plural, a text a case: of the determiner, and of the adjective after it.
 DETERMINERS = {
     "the": ("der die das die", "den die das die", "dem der dem den"),
     "this": ("dieser diese dieses diese", "diesen diese dieses diese", "diesem dieser diesem diesen"),
@@ -127,7 +127,7 @@ CASES = ("nom", "acc", "dat")
 
 
 class Phrase(NamedTuple):
-    """A noun phrase or pronoun: English as subject and as object, German by case, and the word that it is about."""
+    """A noun phrase or pronoun: English as subject and as object, German by case, and its noun or pronoun (`name`)."""
 
     subject: str
     object: str
@@ -137,7 +137,7 @@ class Phrase(NamedTuple):
 
 
 def noun_phrase(noun: Noun, determiner: str, adjective: Sequence[str] = (), plural: bool = False) -> Phrase:
-    """Returns "the old man" or "these dogs" as a phrase; "a" has no plural and "two" no singular."""
+    """Returns a phrase such as "the old man" or "these dogs"; "a" has no plural and "two" no singular."""
     words = [*adjective[:1], noun.en_plural if plural else noun.en]
     article = "an" if determiner == "a" and words[0][0] in "aeiou" else determiner
     english = " ".join(["these" if plural and determiner == "this" else article, *words])
@@ -151,13 +151,13 @@ def noun_phrase(noun: Noun, determiner: str, adjective: Sequence[str] = (), plur
 
 
 def pronoun(number: int) -> Phrase:
-    """Returns the pronoun of a line of PRONOUNS."""
+    """Returns the pronoun in line `number` of PRONOUNS, as a phrase."""
     subject, receiver, *german, plural = PRONOUNS[number]
     return Phrase(str(subject), str(receiver), dict(zip(CASES, map(str, german))), bool(plural), str(subject))
 
 
 class Clause(NamedTuple):
-    """A verb with what it governs. A time in `front` begins the sentence; only one of time and place is there."""
+    """A verb with subject and object, and at most one of time and place; a time in `front` begins the clause."""
 
     subject: Phrase
     verb: Verb
@@ -213,7 +213,7 @@ class Sampler:
         self.random = random.Random(seed)
 
     def phrase(self, kinds: str, avoid: str = "") -> Phrase:
-        """Returns a noun phrase of one of the kinds, or a pronoun for persons; its word is not `avoid`."""
+        """Returns a noun phrase of one of `kinds`, or a pronoun for persons, at random; its word is not `avoid`."""
         choice, chance = self.random.choice, self.random.random
         if "p" in kinds and chance() < 0.15:
             return pronoun(choice([number for number, line in enumerate(PRONOUNS) if line[0] != avoid]))
@@ -223,7 +223,7 @@ class Sampler:
         return noun_phrase(noun, determiner, choice(suited) if chance() < 0.35 else (), plural)
 
     def clause(self) -> Clause:
-        """Returns a clause with at most one of time and place."""
+        """Returns a random clause with at most one of time and place."""
         verb = self.random.choice(VERBS)
         subject = self.phrase(verb.subjects)
         tense = self.random.choices(["present", *TENSES], [5, 2, 2, 1])[0]
@@ -234,7 +234,7 @@ class Sampler:
         return clause._replace(place=self.random.choice(PLACES)) if draw < 0.5 else clause
 
     def sentence(self) -> tuple[Pair, list[str]]:
-        """Returns a sentence pair and the combinations in it."""
+        """Returns a random sentence pair, and the combinations of subject, verb and object in it."""
         kind = self.random.choices(["main", "front", "question", "behind", "before"], [45, 15, 12, 16, 12])[0]
         first, second = self.clause(), self.clause()
         if kind == "question":
@@ -259,7 +259,7 @@ class Sampler:
 
 
 def _part(combination: str) -> str:
-    """Returns the part of the corpus that a combination is kept for: the same for every seed, by a fixed hash."""
+    """Returns the part of the corpus that a combination is reserved for, by a fixed hash, the same for every seed."""
     percent = zlib.crc32(combination.encode()) % 100
     return (
         "val"
@@ -273,8 +273,8 @@ def _part(combination: str) -> str:
 def sample_demo_corpus(seed: int = 1, sizes: dict[str, int] | None = None) -> dict[str, list[Pair]]:
     """Samples distinct pairs for "train", "val" and "test".
 
-    A sentence belongs to test when at least one of its combinations is kept for test and none for val, and the other
-    way round; training holds the sentences without any such combination. Every word form of val and test, on both
+    A sentence belongs to test when at least one of its combinations is reserved for test and none for val, and the
+    other way round; training has the sentences without any such combination. Every word form of val and test, on both
     sides, occurs in train.
     """
     sizes, sampler = {**SIZES, **(sizes or {})}, Sampler(seed)
@@ -296,7 +296,7 @@ def sample_demo_corpus(seed: int = 1, sizes: dict[str, int] | None = None) -> di
 
 
 def write_demo_corpus(folder: str | Path, seed: int = 1, sizes: dict[str, int] | None = None) -> Path:
-    """Write train, val and test as `<part>.en.gz` and `<part>.de.gz`; one seed, the same bytes. Returns the folder.
+    """Writes train, val and test as `<part>.en.gz` and `<part>.de.gz`; one seed, the same bytes. Returns the folder.
 
     Sizes: 40,000, 500 and 1,000 distinct pairs unless told otherwise. See `sample_demo_corpus` for what is held out.
     """

@@ -1,4 +1,4 @@
-"""The tour of `hf-mlnmt demo`: everything from nothing to a published, reloaded model, on the corpus of the grammar."""
+"""The tour of `hf-mlnmt demo`: makes the demo corpus, trains, translates, publishes and reloads a model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SETUP = "demo-ende"
 TEST_SENTENCES = 5
 BATCH_TOKENS = 1024  # of all processes together
-# The small form, in which a model learns a little: enough to see that all of it works.
+# Settings of a small tour: the model learns little, enough to see that every step works.
 SMALL = ("budget.steps=240", "schedule.warmup=60", "evaluation.every=120", "checkpoints.average=1")
 
 
@@ -32,8 +32,8 @@ def tour(
 ) -> int:
     """Runs corpus, training, translation, publication, reloading, under headings; returns the training's exit code.
 
-    output: folder of it all; what is there of an earlier call is used. run_in_processes: starts the command `hf-mlnmt`
-    with arguments in so many processes. small: a training of seconds.
+    output: the folder of all files, in which an earlier call's are used again. run_in_processes: runs `hf-mlnmt` with
+    the given arguments in the given number of processes. small: train for seconds only.
     """
     from hf_mlnmt.evaluation import read_results
     from hf_mlnmt.hub import build_folder
@@ -85,7 +85,7 @@ def _first_lines(path: Path) -> list[str]:
 
 
 def _reload(folder: Path, text: str) -> str:
-    """Translates with nothing but Transformers' own classes, from the published folder."""
+    """Translates a text with the published folder's model, loaded by Transformers' own classes alone."""
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)

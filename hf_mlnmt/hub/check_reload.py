@@ -24,9 +24,9 @@ _LENGTH = 12
 
 
 def check_loading(folder: str | Path, model: Any, tokenizers: Tokenizers, ways: tuple[str, ...]) -> None:
-    """Refuses a folder that does not load again, or computes something else than what it was made from.
+    """Raises UserError for a folder that does not load again, or whose model computes other outputs than `model`.
 
-    ways: "package", "remote-code", "own-code" (see reload.py); the processes run side by side.
+    ways: "package", "remote-code", "own-code" (see reload.py), each in a process; the processes run side by side.
     """
     names, auto_class = _languages(model), auto_class_of(folder)
     tokenizer, subfolder = tokenizers.source, ""
@@ -63,7 +63,7 @@ def check_loading(folder: str | Path, model: Any, tokenizers: Tokenizers, ways: 
 
 
 def _languages(model: Any) -> dict[str, str]:
-    """Returns what a model with modules of several languages is told; {} for any other."""
+    """Returns the languages to tell a model with modules of several languages; {} for any other model."""
     config = model.config
     if not hasattr(config, "source_languages"):
         return {}
@@ -75,12 +75,12 @@ def _start(folder: Path, work: Path, way: str, probe: dict[str, Any]) -> subproc
     here = Path(__file__)
     work.mkdir()
     write_json(work / "probe.json", probe)
-    # Code of an earlier publication of the same name must not be taken from the user's cache, nor fill it.
+    # The user's cache may hold code of an earlier publication of this name: this process neither reads nor fills it.
     environment = {**os.environ, "HF_MODULES_CACHE": str(work / "modules"), "HF_HUB_OFFLINE": "1"}
-    if way != "remote-code":  # where this very package is, installed or not
+    if way != "remote-code":  # finds this very package, installed or not
         paths = [str(here.parents[2]), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    # -P: this folder's own files must not be importable by their bare names.
+    # -P: Python must not find files beside reload.py by their bare names.
     arguments = [str(here.with_name("reload.py")), str(folder), str(work / "probe.json"), str(work / "out"), way]
     command, silent = [sys.executable, "-P", *arguments], subprocess.DEVNULL
     return subprocess.Popen(command, env=environment, text=True, stdin=silent, stdout=silent, stderr=subprocess.PIPE)

@@ -1,6 +1,6 @@
-"""Checks of a finished folder: no pickles, paths of the machine, tokens or training's leftovers go out.
+"""Checks of a finished folder: it may hold no pickles, paths of the machine, tokens or left-overs of training.
 
-A generation_config is fit to publish with what the model needs and how it was decoded, and no more.
+A generation_config is published with what the model needs and how it was decoded, and no more.
 Seq2SeqTrainer.evaluate() writes every default of generate() into a model's generation_config, max_length=20 among them:
 published, it would cut every translation short.
 """
@@ -34,20 +34,20 @@ KEPT = (
     *("alpha", "beta", "recombine", "no_repeat_ngram_size", "repetition_penalty", "renormalize_logits"),
     *("confidence", "alignment_head"),
 )
-"""Every other key of a generation config is left out; so are kept keys that only say generate()'s default."""
+"""Keys of a generation config that are published, unless their value is generate()'s default; others are left out."""
 _DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("length_penalty", "repetition_penalty"), 1.0),
     **dict.fromkeys(("early_stopping", "renormalize_logits"), False),
     **{"num_beams": 1, "no_repeat_ngram_size": 0, "length_normalization": "generate"},
 }
 STOCK_LENGTHS = (20, 21)
-"""max_length that nobody chose: Transformers' default, without and with the start token."""
+"""Values of max_length that nobody chose: Transformers' default, without and with the start token."""
 
 
 def clean_generation_config(config: GenerationConfig, model_config: Any) -> GenerationConfig:
-    """Keeps the parts of `config` that the model needs; token ids it lacks come from the model's config.
+    """Returns a config of the KEPT keys of `config`; token ids that it lacks come from the model's config.
 
-    `max_new_tokens` is always there: a max_length that somebody chose becomes it, else the model's longest sequence.
+    It always has max_new_tokens: else from a max_length that was chosen, or from the model's longest sequence.
     """
     values = {key: getattr(config, key, None) for key in KEPT}
     for key in TOKEN_IDS:
@@ -56,15 +56,15 @@ def clean_generation_config(config: GenerationConfig, model_config: Any) -> Gene
     if values["max_new_tokens"] is None:
         values["max_new_tokens"] = _longest(config, model_config)
     kept = {key: value for key, value in values.items() if value is not None and value != _DEFAULTS.get(key)}
-    if kept.get("num_beams", 1) == 1:  # these two are for beams; transformers warns of them without
+    if kept.get("num_beams", 1) == 1:  # for beams alone: transformers warns of them without
         kept = {key: value for key, value in kept.items() if key not in ("early_stopping", "length_penalty")}
     else:
-        kept.setdefault("length_penalty", 1.0)  # the card's first question is answered even by the default
+        kept.setdefault("length_penalty", 1.0)  # a search with beams always says its penalty, for the card
     return GenerationConfig(**kept)
 
 
 def pollution(content: Mapping[str, Any]) -> list[str]:
-    """Lists what a generation_config.json holds that is not for publication, as `key=value`."""
+    """Lists the keys of a generation_config.json that are not published, as `key=value`."""
     keys = [key for key in content if key not in (*KEPT, "transformers_version", "_from_model_config")]
     return [f"{key}={content[key]}" for key in keys if content[key] is not None]
 
@@ -82,7 +82,7 @@ _NEEDED = (CONFIG, GENERATION_CONFIG, CARD)
 
 
 def check_replaceable(folder: Path, what: str, names: Collection[str], suffixes: Collection[str] = ()) -> None:
-    """Raises UserError for a folder that holds anything but what an earlier `what` holds, which would be deleted."""
+    """Raises UserError for a folder with anything that no earlier `what` has: replacing the folder would delete it."""
     check_folder_name(folder)
     inside = sorted(folder.iterdir()) if folder.is_dir() else []
     for path in inside:
@@ -94,9 +94,9 @@ def check_replaceable(folder: Path, what: str, names: Collection[str], suffixes:
 
 
 def check_folder(folder: str | Path, *origins: str | Path) -> None:
-    """Refuses a folder that is not fit to publish, naming everything that is wrong with it.
+    """Raises UserError, naming everything wrong, for a folder that is not fit to publish.
 
-    origins: folders of this machine whose paths must not appear (home, working and temporary folder never may).
+    origins: folders of this machine whose paths must not appear (those of home, work and temporary files never may).
     """
     folder = Path(folder)
     problems, roots = [*_missing(folder), *_configs(folder)], machine_roots(folder, *origins)
@@ -142,7 +142,7 @@ def _file(path: Path, folder: Path, roots: Sequence[str]) -> Iterator[str]:
         return
     with path.open("rb") as stream:
         start = stream.read(4)
-    # As pickles of protocol 2 to 5 begin, and a zip, which torch.save writes.
+    # First bytes of pickles of protocols 2 to 5, and of a zip, which torch.save writes.
     pickled = start[:2] in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05") or start == b"PK\x03\x04"
     if path.suffix in _PICKLE_SUFFIXES or pickled:
         yield f"{name}: may hold a pickle, which can run code when it is loaded"

@@ -1,7 +1,7 @@
-"""Publication: a complete Hub-style folder from a trained model folder, checked before it takes its place; and the
+"""Builds a complete Hub-style folder from a trained model folder, checked before it replaces an earlier one; and the
 folder of a Space of the Hub that shows the model by the page of hf_mlnmt/serving.
 
-A Space's README.md says what the Hub shall run, app.py is the page, requirements.txt pins what it was tried with.
+A Space's README.md tells the Hub what to run, app.py is the page, requirements.txt pins the versions it was tried with.
 """
 
 import csv
@@ -59,7 +59,7 @@ _OUR_SUFFIXES = {".safetensors", ".py", ".json", ".spm", ".model", ".txt"}
 
 
 class Published(NamedTuple):
-    """A built folder, and what a careful publisher should know of it."""
+    """A built folder, warnings for its publisher, and the facts of its card."""
 
     folder: Path
     warnings: list[str]
@@ -80,27 +80,27 @@ def build_folder(
     base_models: Sequence[str] = (),
     tell: Callable[[str], None] = lambda text: None,
 ) -> Published:
-    """Writes everything that a Hub repository of the model needs into `target`, checked, or leaves nothing behind.
+    """Writes everything that a Hub repository of the model needs into `target`; leaves nothing behind if a check fails.
 
-    The same input gives the same bytes, so that an upload can go on.
+    The same input gives the same bytes, so that an interrupted upload can be continued.
 
     Args:
         model: a model folder: a run's average/ or best/, or any folder of a Transformers encoder-decoder; or the
             adapter/ in one of these, for which its base model is to be on the Hub.
         target: the folder to make; an earlier publication there is replaced, anything else is refused.
-        name: what the card calls it and its examples load; default: the name of `target`.
+        name: what the card calls the model, and loads in its examples; default: the name of `target`.
         licence: of the weights, as the Hub spells it (apache-2.0 ...), or other:NAME; default: not recorded.
         languages, results: default: those of the results; results.json in the model folder.
-        space: the Space that shows it, as owner/name; the card links to it.
-        dtype: "bfloat16" or "float16", which weights are rounded to and stored in. Default: as they are.
-        confirm_licence: take a licence that gives more than that of the data or of the model that was begun with.
-        base_models: Hub names of the models that it was made of; default: those that results and import.json name.
+        space: the Space that shows the model, as owner/name; the card links to it.
+        dtype: "bfloat16" or "float16": weights are rounded to it and stored in it. Default: as they are.
+        confirm_licence: accept a licence that permits more than that of the data or of the model begun with.
+        base_models: Hub names of the models that this one was made of; default: those in results and import.json.
 
-    Raises: UserError when the model is not complete, its licence gives what the data's does not, it does not load
-        again, or something in it must not go out.
+    Raises: UserError when the model is not complete, its licence permits more than the data's, it does not load again,
+        or something in it must not be published.
     """
     source, target = Path(model), Path(target)
-    alone = is_adapter(source)  # what is said of it lies beside the model that it was merged into
+    alone = is_adapter(source)  # its results and card are beside the merged model
     home = source.resolve().parent if alone else source
     if not alone:
         check_model_folder(source)
@@ -160,7 +160,7 @@ def build_folder(
             write_json(new / RESULTS, facts.results[0])
         if facts.curves:
             shutil.copyfile(facts.curves, new / CURVES)
-        for file in (source / KEPT, source / SHORTLIST):  # what an import needs to be exported as it was
+        for file in (source / KEPT, source / SHORTLIST):  # what a later export needs to give the file that was imported
             if file.is_file():
                 shutil.copyfile(file, new / file.name)
         write_text(new / CARD, build_card(facts))
@@ -169,7 +169,7 @@ def build_folder(
         check_folder(new, source, target)
         ways = ("package", "remote-code") if type(network).__module__.startswith("hf_mlnmt.") else ("own-code",)
         ways = ways if facts.carries_code else ("package",)
-        if not alone:  # its base may not be on the Hub yet
+        if not alone:  # an adapter's base may not be on the Hub yet
             tell(f"loading the new folder again in a fresh process ({' and '.join(ways)})")
             check_loading(new, network, tokenizers, ways)
     parameters = parameters_by_part(network)["total"] - parameters_of_adapter(network)
@@ -177,7 +177,7 @@ def build_folder(
 
 
 def _origins(source: Path, recorded: Mapping[str, Any], given: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
-    """Returns the Hub names of the models that one was made of, and how, in the Hub's words."""
+    """Returns the Hub names of the models that a model was made of, and the relation to them in the Hub's words."""
     began, corpora = inside(recorded, "recipe").get("init_from"), inside(recorded, "data").get("train")
     taught = [inside(entry, "synthetic").get("model") for entry in (corpora if isinstance(corpora, list) else [])]
     ways: dict[str, list[Any]] = {
@@ -197,7 +197,7 @@ def _origins(source: Path, recorded: Mapping[str, Any], given: Sequence[str]) ->
 
 
 def _emissions(folder: Path) -> dict[str, Any] | None:
-    """Returns what CodeCarbon wrote of a training (logging.trackers: [codecarbon]), for the card; None without."""
+    """Returns the emissions that CodeCarbon recorded (logging.trackers: [codecarbon]), for the card; else None."""
     if not (folder / "emissions.csv").is_file():
         return None
     with (folder / "emissions.csv").open(encoding="utf-8", newline="") as file:
@@ -227,7 +227,7 @@ _CLAUSES = {"by": "attribution", "sa": "share-alike", "nc": "non-commercial use"
 
 
 def _demands(licence: str) -> set[str] | None:
-    """Returns what a licence asks of those who take something under it; None for one that is not known here."""
+    """Returns what a licence demands of those who use something under it; None for a licence not known here."""
     family, *parts = licence.lower().split("-")
     if family == "cc":
         return {_CLAUSES[part] for part in parts if part in _CLAUSES} or None
@@ -238,7 +238,7 @@ def _demands(licence: str) -> set[str] | None:
 
 
 def _check_rights(source: Path, results: Path, licence: str) -> None:
-    """Refuses a licence that does not ask what the data's, or that of a model that was begun with, does."""
+    """Raises UserError for a licence that lacks demands of the data's licence, or of that of a model begun with."""
     given = _demands(licence)
     for where, other in _licences_of(source, results, set()):
         if other.lower() == licence.lower():
@@ -253,7 +253,7 @@ def _check_rights(source: Path, results: Path, licence: str) -> None:
 
 
 def _licences_of(folder: Path, results: Path, seen: set[Path]) -> Iterator[tuple[Path, str]]:
-    """Yields (file, licence) of a model's data and of its card, and of those of the models that it began with."""
+    """Yields (file, licence) for a model's data and its card, and for those of the models that it began with."""
     if folder.resolve() in seen:
         return
     seen.add(folder.resolve())
@@ -270,7 +270,7 @@ def _licences_of(folder: Path, results: Path, seen: set[Path]) -> Iterator[tuple
 
 
 def check_target(source: Path, target: Path) -> None:
-    """Raises UserError for a folder that a publication may not replace."""
+    """Raises UserError for a folder that a publication must not replace."""
     here, there = source.resolve(), target.resolve()
     if here == there or there in here.parents or here in there.parents:
         raise UserError(f"{target}: lies in or around the model folder {source}. Choose another folder for --output.")
@@ -280,7 +280,7 @@ def check_target(source: Path, target: Path) -> None:
 
 
 def _load(source: Path) -> tuple[Any, Tokenizers]:
-    """Loads the model, ready to be published, and its tokenizers; vocabularies are checked."""
+    """Loads the model, ready to be published, and its tokenizers; checks that their vocabularies fit."""
     import transformers
 
     from hf_mlnmt.generation.translating.loading import load
@@ -297,11 +297,11 @@ def _load(source: Path) -> tuple[Any, Tokenizers]:
 
 
 def _round(model: Any, dtype: str) -> dict[str, Any]:
-    """Rounds the weights to a type of fewer bits, and returns them in it; one of several names stays one tensor."""
+    """Rounds the weights to `dtype` in place, and returns them in it; a weight with several names stays one tensor."""
     import torch
 
     named = model.state_dict()
-    stored: dict[int, Any] = {}  # by their place in memory
+    stored: dict[int, Any] = {}  # memory address -> rounded weight
     for name, weight in named.items():
         weight.copy_(stored.setdefault(weight.data_ptr(), weight.to(getattr(torch, dtype))))
         if not weight.isfinite().all():
@@ -325,13 +325,13 @@ def _warnings(facts: Facts, path: Path, parameters: int) -> Iterator[str]:
 
 
 def _point_to_code(config: Any, model_class: Any = None) -> None:
-    """Says in `auto_map` where the code of a model of this package is; without `model_class`, of one with a head."""
+    """Sets `auto_map` to the code of a model of this package; without `model_class` to that of one with a head."""
     if architecture := architecture_of(config):
         config.auto_map = architecture.pointers(model_class)
 
 
 def _write_model(model: Any, folder: Path, weights: dict[str, Any] | None = None) -> None:
-    """Writes weights, config and generation config; where Transformers lacks the model, its code."""
+    """Writes weights, config and generation config; the model's code too where Transformers lacks the model."""
     from transformers.utils import logging
 
     _point_to_code(model.config, type(model))
@@ -350,9 +350,9 @@ def check_space_folder(folder: str | Path) -> None:
 
 
 def build_space(facts: Facts, folder: str | Path, name: str) -> Path:
-    """Writes the folder of the Space `name` (owner/name) for the model of `facts`, in place of an earlier one.
+    """Writes the folder of the Space `name` (owner/name) for the model of `facts`; replaces an earlier one.
 
-    Raises: UserError for a model that does not translate, or whose languages nothing says.
+    Raises: UserError for a model that does not translate, or whose languages are not recorded.
     """
     import torch
 
@@ -373,7 +373,7 @@ def build_space(facts: Facts, folder: str | Path, name: str) -> Path:
         app_file=APP,
         license=licence or None,
         license_name=own or None,
-        models=[facts.name] if "/" in facts.name else None,  # by itself it names a folder
+        models=[facts.name] if "/" in facts.name else None,  # a name without owner is a folder's
         tags=["translation", "hf_mlnmt"],
     )
     files = {"app": APP, "requirements": REQUIREMENTS}

@@ -1,9 +1,9 @@
-"""The outputs of a model for a probe; as a script, run by check_reload.py in a process of its own, of a folder's.
+"""Computes a model's outputs for a probe; check_reload.py runs this file as a script, for the model of a folder.
 
     python -P reload.py FOLDER PROBE.json OUT.safetensors package|remote-code|own-code
 
-"remote-code": `hf_mlnmt` cannot be imported, as on a reader's machine, and the folder's code is trusted. "own-code":
-the folder's code is trusted, and may import the package.
+"remote-code": `hf_mlnmt` cannot be imported, as on a reader's machine, and code in the folder is trusted. "own-code":
+code in the folder is trusted, and may import the package.
 """
 
 import json
@@ -31,7 +31,7 @@ def main(folder: str, probe_file: str, out: str, way: str) -> None:
 
 
 def compute(model: Any, tokenizer: Any, probe: dict[str, Any]) -> dict[str, Any]:
-    """Computes the ids of the probe's texts, the logits of its target ids, and, if the model generates, its output."""
+    """Returns the ids of the probe's texts, the logits of its target ids and, of a model that generates, its output."""
     import torch
 
     batch = tokenizer(probe["texts"], return_tensors="pt", padding=True)

@@ -1,7 +1,7 @@
-"""Upload of a built folder to the Hub. Interrupted, the same command goes on: nothing that arrived is sent again.
+"""Uploads a built folder to the Hub. After an interruption the same command continues: what arrived is not sent again.
 
-huggingface_hub's upload_folder skips files that are committed and data that is stored; what it leaves to us is one
-repository, branch or pull request for all attempts, trying again, and saying clearly what is wrong.
+huggingface_hub's upload_folder skips files that are committed and data that is stored. This file adds: one repository,
+branch or pull request for all attempts, trying again, and clear errors.
 """
 
 import time
@@ -38,17 +38,17 @@ def push(
     api: Any = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> str:
-    """Uploads a folder that `build_folder` made; returns the address where it now is.
+    """Uploads a folder that `build_folder` made; returns its address on the Hub.
 
     Args:
-        repo_id, revision: "owner/name" and a branch; made when they do not exist (not with `create_pr`).
+        repo_id, revision: "owner/name" and a branch; both are made if they do not exist (not with `create_pr`).
         private: of a new repository; None leaves it to the owner's default.
-        create_pr: into a pull request instead; an open one of an interrupted upload is continued.
-        space: the folder is a gradio Space, and no model.
+        create_pr: upload into a pull request; an open one of an interrupted upload is continued.
+        space: whether the folder is a gradio Space, not a model.
         token: default: HF_TOKEN or the one stored by `hf auth login`.
-        attempts: how often to try when the network fails on the way, waiting longer each time.
+        attempts: how often to try in all if the network fails, waiting longer each time.
 
-    Raises: UserError: no token, no network, no permission, a wrong name, an upload that did not end.
+    Raises: UserError: no token, no network, no permission, a wrong name, an unfinished upload.
     """
     if create_pr and revision:
         raise UserError("--create-pr and --revision: choose one; a pull request goes to the main branch.")
@@ -70,7 +70,7 @@ def push(
             ask(api.create_branch, branch=revision, exist_ok=True)
     upload = partial(api.upload_folder, repo_id=repo_id, folder_path=Path(folder), revision=revision, **kind)
     _persist(partial(upload, commit_message=message), repo_id, attempts, tell)
-    # A large folder arrives in several commits.
+    # A large folder arrives in several commits, of which some may be missing.
     here = {path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if path.is_file()}
     if lacking := sorted(here - set(ask(api.list_repo_files, revision=revision))):
         raise UserError(f"{repo_id}: {', '.join(lacking)} did not arrive. Run the same command again to go on.")
@@ -81,9 +81,9 @@ def push(
 
 
 def collect(collection: str, repo_id: str, *, private: bool | None = None, api: Any = None) -> str:
-    """Puts a model into a collection of the Hub; returns the collection's address.
+    """Adds a model to a collection of the Hub; returns the collection's address.
 
-    collection: its slug (owner/title-64f9a5...), or a title: of one of the model's owner, made if it is not there.
+    collection: its slug (owner/title-64f9a5...), or the title of one of the model's owner, made if there is none.
     """
     api, owner = api or _api(), repo_id.split("/")[0]
     try:
@@ -97,9 +97,9 @@ def collect(collection: str, repo_id: str, *, private: bool | None = None, api: 
 
 
 def planned(folder: str | Path, *, output: str | Path | None, push: str | None, **upload: Any) -> str:
-    """Returns lines of text: the files of a folder, and what would be written and asked of the Hub.
+    """Returns lines of text: the files of a folder, and what would be written and uploaded, for a dry run.
 
-    upload: `private`, `create_pr`, `revision`, `space` and `collection`, as the verb has them.
+    upload: `private`, `create_pr`, `revision`, `space` and `collection`, as of the command's options.
     """
     files = {path: path.stat().st_size for path in sorted(Path(folder).rglob("*")) if path.is_file()}
     lines = {"files": f"{len(files)}, {sum(files.values()) / 1e6:,.1f} MB"}
@@ -130,7 +130,7 @@ def _api(token: str | None = None) -> Any:
 
 
 def check_repository(repo_id: str, option: str = "--push") -> None:
-    """Raises UserError for what is no name of a repository of the Hub; it names the option."""
+    """Raises UserError, naming the option, for text that is no name of a repository of the Hub."""
     from huggingface_hub.utils import validate_repo_id
 
     try:
@@ -142,7 +142,7 @@ def check_repository(repo_id: str, option: str = "--push") -> None:
 
 
 def check_ready(repo_id: str, token: str | None = None) -> None:
-    """Refuses before a folder is built what cannot work: a wrong name, offline mode, no token. No network."""
+    """Raises UserError, before a folder is built, for a wrong name, offline mode or no token; uses no network."""
     from huggingface_hub import get_token
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
@@ -154,7 +154,7 @@ def check_ready(repo_id: str, token: str | None = None) -> None:
 
 
 def _pull_request(repo_id: str, api: Any, title: str, **kind: str) -> int:
-    """Returns the number of our open pull request of this title, or of a new one: upload_folder would open more."""
+    """Returns the number of our open pull request of this title, else opens one: upload_folder would open several."""
     user = api.whoami()["name"]
     for discussion in api.get_repo_discussions(repo_id, author=user, discussion_type="pull_request", **kind):
         if discussion.title == title and discussion.status in ("open", "draft"):
@@ -163,12 +163,12 @@ def _pull_request(repo_id: str, api: Any, title: str, **kind: str) -> int:
 
 
 def _persist(upload: Callable[[], Any], repo_id: str, attempts: int, tell: Callable[[str], None]) -> None:
-    """Tries an upload again when the network fails."""
+    """Uploads; tries again when the network fails. Raises: UserError after the last attempt or a permanent error."""
     for attempt in range(1, attempts + 1):
         try:
             upload()
             return
-        except (HTTPError, OSError, RuntimeError) as error:  # RuntimeError: the xet client's
+        except (HTTPError, OSError, RuntimeError) as error:  # RuntimeError is raised by the xet client
             if attempt == attempts or _status(error) in _PERMANENT or isinstance(error, OfflineModeIsEnabled):
                 raise _explain(error, repo_id, unfinished=True) from error
             wait = 2**attempt
@@ -181,7 +181,7 @@ def _status(error: BaseException) -> int | None:
 
 
 def _explain(error: BaseException, repo_id: str, unfinished: bool = False) -> UserError:
-    """Makes an error that says what happened and what to do, of one of the Hub or of the network."""
+    """Makes a UserError that says what happened and what to do, from an error of the Hub or the network."""
     status = _status(error)
     resume = " What arrived is kept: run the same command again to go on." if unfinished else ""
     if isinstance(error, OfflineModeIsEnabled):

@@ -1,4 +1,4 @@
-"""Recipes: their keys, how they are read, and what keys ask of one another."""
+"""Recipes: their keys (schema.py), how they are read from YAML (reading.py), checks of keys together (checks.py)."""
 
 from hf_mlnmt.recipe.reading import read_recipe
 from hf_mlnmt.recipe.schema import Recipe

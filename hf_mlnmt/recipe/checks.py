@@ -1,7 +1,7 @@
-"""Checks of a recipe by itself: its values, then what keys ask of one another (`CHECKS`, in order).
+"""Checks of a recipe by itself: its values, then rules between its keys (`CHECKS`, in order).
 
-They run whenever a recipe is read, and again before a training, where training/preflight.py looks at what the recipe
-needs beside itself: data, model, weights, machine.
+They run whenever a recipe is read, and again before a training, where training/preflight.py also checks data, model,
+weights and machine.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from hf_mlnmt.recipe.schema import (
 
 
 def check_recipe(recipe: Recipe) -> None:
-    """Raises: UserError naming the key, for a recipe that cannot be carried out."""
+    """Runs all CHECKS. Raises: UserError naming the key, for a recipe that cannot be trained."""
     for check in CHECKS:
         check(recipe)
 
 
 def check_values(recipe: Recipe) -> None:
-    """Checks every value again as it is checked when it is read, for a recipe that was changed in Python."""
+    """Checks every value again as when a recipe is read, for a recipe that was changed in Python."""
     build(Recipe, recipe.to_dict(), str(recipe.path))
 
 
-# What keys ask of one another
+# Rules between keys
 
 
 def check_tasks(recipe: Recipe) -> None:
@@ -58,7 +58,7 @@ def check_tasks(recipe: Recipe) -> None:
 
 
 def read_objective(value: str | dict[str, Any], file: str, at: tuple[str, ...]) -> NamedObjective:
-    """Reads what `objective:` says: a name, or {name: ..., setting: ...}. Raises: UserError naming file and field."""
+    """Reads the key `objective`: a name, or {name: ..., setting: ...}. Raises: UserError naming file and field."""
     settings = {"name": value} if isinstance(value, str) else dict(value)
     name, where = settings.pop("name", None), f"{file}: {'.'.join(at)}"
     if not isinstance(name, str) or name not in OBJECTIVES:
@@ -71,7 +71,7 @@ def read_objective(value: str | dict[str, Any], file: str, at: tuple[str, ...]) 
 
 
 def check_fusion(recipe: Recipe) -> None:
-    """Checks that a fused model, which is finished, has no other weights."""
+    """Checks that no key beside model.fuse says what the model is, or which weights it begins with."""
     model, where = recipe.model, recipe.path
     if model.fuse is None:
         return
@@ -113,7 +113,7 @@ def check_choices(recipe: Recipe) -> None:
 
 
 def check_bpe_dropout(recipe: Recipe) -> None:
-    """Checks that BPE-dropout has a BPE tokenizer."""
+    """Checks that data.bpe_dropout has a BPE tokenizer."""
     tokenizer = recipe.tokenizer
     if recipe.data.bpe_dropout and tokenizer.path is None and tokenizer.kind != "bpe":
         raise UserError(
@@ -123,7 +123,7 @@ def check_bpe_dropout(recipe: Recipe) -> None:
 
 
 def check_schedule(recipe: Recipe) -> None:
-    """Checks that short cycles fit in the budget, and are not stopped early."""
+    """Checks that the cycles of schedule.restarts fit in the budget, and are not combined with early stopping."""
     where, schedule = recipe.path, recipe.schedule
     if recipe.budget.steps is not None:
         with naming(f"{where}: schedule"):
@@ -139,7 +139,7 @@ CHECKS = (check_values, check_tasks, check_fusion, check_begun, check_choices, c
 
 
 def check_budget(recipe: Recipe, steps: int) -> Iterator[str]:
-    """Yields warnings about keys that do not fit a training of so many steps. Raises: UserError for its cycles."""
+    """Yields warnings about keys that do not fit a training of `steps`. Raises: UserError where cycles do not fit."""
     with naming(f"{recipe.path}: schedule"):
         saved = len(saved_steps(recipe, steps))
     if recipe.schedule.warmup >= steps:

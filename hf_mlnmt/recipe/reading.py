@@ -1,13 +1,12 @@
 """Recipes read from YAML: names, `extends`, `--set`, `reverse`, types, `directions`, values.
 
-`extends: multi30k-ende` names a setup, or a recipe beside this one; this one then says only what is different. Where a
+`extends: multi30k-ende` names a setup, or a recipe beside this one, which then has only the keys that differ. Where a
 few keys differ from a setup's base.yaml, that lists them under `variants`, name -> keys: a recipe without a file.
-Sections are laid over those of the other recipe key by key; everything else, lists and corpora too, takes its place. A
-value that may be missing is taken away with `null`: `budget: {steps: null, epochs: 3}`. A model that is fused, added to
-or of a record takes the place of the other recipe's as a whole; `model: null` takes it away, `settings: null` its
-settings.
+Sections are merged with the other recipe's key by key; all other values, lists and corpora too, replace the other's.
+`null` removes a value that may be missing: `budget: {steps: null, epochs: 3}`. A model with fuse, add_to or record
+replaces the other recipe's as a whole; `model: null` removes that, `settings: null` its settings.
 
-`reverse: true` makes of a training from en to de the one from de to en.
+`reverse: true` turns a recipe from en to de into the one from de to en.
 
 `directions:` is short for a task for each pair of languages, with its own test sets (docs/multilingual.md).
 """
@@ -65,7 +64,7 @@ def read_content(
 
 
 def recipe_of(content: dict[str, Any], path: Path, lines: Lines | None = None) -> Recipe:
-    """Builds and checks the recipe of a YAML's content; `path` is its place, for messages and for its records."""
+    """Builds and checks the recipe of a YAML's content. path: of the recipe, for messages and to find its records."""
     recipe = build(Recipe, content, str(_file_of(path)), lines=lines)
     recipe.path = path
     expand(recipe)
@@ -75,7 +74,7 @@ def recipe_of(content: dict[str, Any], path: Path, lines: Lines | None = None) -
 
 
 def set_key(content: dict[str, Any], setting: str) -> None:
-    """Carries out a "key.sub=value" of --set in a recipe's content. Raises: UserError naming it."""
+    """Sets the key of a "key.sub=value" of --set in a recipe's content. Raises: UserError naming the setting."""
     name, equals, text = setting.partition("=")
     if not equals or not name.strip():
         raise UserError(f"--set {setting}: expected key=value or key.sub=value, as in --set batch.tokens=2048.")
@@ -95,7 +94,7 @@ def set_key(content: dict[str, Any], setting: str) -> None:
 
 
 def project_recipe(name: str | Path) -> Path | None:
-    """Returns the place of <setup> or <setup>/<recipe>, with or without .yaml, of this project; None otherwise."""
+    """Returns the path of this project's recipe <setup> or <setup>/<recipe>, with or without .yaml, else None."""
     path = records_root() / "training" / name
     places = (path / BASE, path, path.parent / f"{path.name}.yaml")
     return next(filter(is_recipe, places), None)
@@ -159,7 +158,7 @@ def _file_of(path: Path) -> Path:
 
 
 def _load_alone(path: Path) -> tuple[dict[str, Any], Lines]:
-    """Returns what the file of a recipe or its entry among the variants says, and the line of each key."""
+    """Returns the content of a recipe's file, or of its entry among the variants, and the line of each key."""
     if not path.is_file():
         variants, lines = _variants(path)
         if path.stem in variants:
@@ -176,7 +175,7 @@ def _load_alone(path: Path) -> tuple[dict[str, Any], Lines]:
 
 
 class _Loader(YAMLLoader):
-    """True and false are these two words: no is Norwegian, and on and yes may be names."""
+    """A YAML loader whose booleans are true and false alone: no is Norwegian, and on and yes may be names."""
 
 
 _BOOL = "tag:yaml.org,2002:bool"
@@ -188,7 +187,7 @@ _Loader.add_implicit_resolver(_BOOL, re.compile("(?:[Tt]rue|TRUE|[Ff]alse|FALSE)
 
 
 def parse_yaml(text: str) -> Any:
-    """Returns what YAML says, as recipes are read. Raises: yaml.YAMLError, ValueError, RecursionError."""
+    """Parses YAML as recipes are read (see _Loader). Raises: yaml.YAMLError, ValueError, RecursionError."""
     content = yaml.load(text, Loader=_Loader)
     json.dumps(content, default=str, skipkeys=True)  # ValueError for an alias that holds itself
     return content
@@ -232,15 +231,15 @@ def _lines(node: yaml.MappingNode, path: Path, outer: tuple[str, ...] = ()) -> L
 
 # extends
 
-# Laid over one another these would be neither corpus: files of the one, data set of the other.
+# Keys replaced as a whole: two corpora merged would be neither, with files of the one and data set of the other.
 CORPORA = {("data", "train"), ("data", "dev"), ("data", "test"), ("objective",)}
-OF_TASKS = ("data", "dev", "objective")  # the same holds for these of a task
-OTHER_MODELS = {"fuse", "add_to", "record"}  # and for a model that one of these names
-CLEARED = {("model",), ("model", "settings")}  # by null
+OF_TASKS = ("data", "dev", "objective")  # keys of a task that are replaced as a whole
+OTHER_MODELS = {"fuse", "add_to", "record"}  # a model with one of these keys is replaced as a whole
+CLEARED = {("model",), ("model", "settings")}  # keys that null removes
 
 
 def load(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Lines]:
-    """Lays a recipe's content over that of the whole recipe it extends; returns it, and the lines of its own keys."""
+    """Returns a recipe's content merged over that of the recipe it extends, and the lines of the recipe's own keys."""
     content, lines = _load_alone(path)
     for toolkit, keys in TOOLKITS.items():
         if len(found := sorted(keys & content.keys())) > 1:
@@ -255,12 +254,12 @@ def load(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Line
     if base.resolve() in chain:
         raise UserError(f"{where}: {named} extends this recipe in turn. Let one of them hold all keys.")
     below, base_lines = load(base, chain)
-    build(Recipe, below, str(_file_of(base)), lines=base_lines)  # its errors name its own lines
+    build(Recipe, below, str(_file_of(base)), lines=base_lines)  # checked by itself: its errors name its own lines
     return lay_over(below, content, str(file), lines=lines), lines
 
 
 def _extended(named: Any, path: Path, where: str) -> Path:
-    """Returns the place of the recipe beside `path`, else of the project's recipe, of that name."""
+    """Returns the path of the recipe `named` beside `path`, else of the project's. UserError for an unknown name."""
     if not isinstance(named, str):
         raise UserError(f"{where}: expected the name of a recipe beside this one, or of a setup; not {named!r}.")
     beside = path.parent / named
@@ -281,9 +280,9 @@ def lay_over(
     at: tuple[str, ...] = (),
     lines: Lines | None = None,
 ) -> dict[str, Any]:
-    """Returns `below` with the keys of `content` in their place, as one recipe extends another.
+    """Returns `below` merged with `content`, whose values hold where both have a key, as one recipe extends another.
 
-    file, of, lines: for messages: where `content` stands, the keys down to it, the line of each key.
+    file, of, lines: for messages: the file of `content`, the keys that lead to it, the line of each key.
     """
     merged = dict(below)
     for key, value in content.items():
@@ -309,7 +308,7 @@ def lay_over(
 
 
 def turn_round(content: dict[str, Any]) -> None:
-    """Carries out the key `reverse` of a recipe's content, in place; what is left says the other direction itself.
+    """Carries out the key `reverse` of a recipe's content in place: the content then describes the other direction.
 
     Languages and text processing change sides, every corpus of pairs is read the other way round, and text that names
     a side gets the other one. Values of wrong types are left for `build` to refuse.
@@ -346,7 +345,7 @@ def _turn_corpora(corpora: Any, objective: Any) -> None:
 
 
 def _exchange(sides: Any) -> None:
-    """Swaps what a mapping has under source and target."""
+    """Swaps the values that a mapping has for source and target."""
     if isinstance(sides, dict):
         turned = {_SIDES.get(side, side): value for side, value in sides.items()}
         sides.clear()
@@ -357,7 +356,7 @@ def _exchange(sides: Any) -> None:
 
 
 def expand(recipe: Recipe) -> None:
-    """Puts the tasks and test sets that `directions` stands for into the recipe. Raises: UserError naming the field."""
+    """Replaces `directions` of a recipe by the tasks and test sets that it stands for. UserError naming the field."""
     directions, where = recipe.directions, f"{recipe.path}: directions"
     if directions is None:
         return
@@ -394,7 +393,7 @@ def expand(recipe: Recipe) -> None:
 
 
 def trained_pairs(directions: Directions, where: str) -> list[tuple[str, str]]:
-    """Returns the ordered pairs of two languages that are trained."""
+    """Returns the (source, target) pairs of languages that are trained."""
     every = list(itertools.permutations(directions.between, 2))
     kind = directions.pairs
     if isinstance(kind, list):

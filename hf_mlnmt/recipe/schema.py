@@ -1,9 +1,9 @@
 """The keys of a recipe, each once: its type, range, choices and default, and what it means.
 
 A section is a dataclass that pydantic reads (hf_mlnmt/common/keys.py), and a key is a field of it, written as
-`name: type = key(default, "help")`. checks.py says what keys ask of one another, and studies/keys_page.py makes
-docs/recipes.md and the JSON schema of editors. Keys of corpora, filters and text processing stand in the same way at
-the dataclasses of hf_mlnmt/data that `_keys_of` names.
+`name: type = key(default, "help")`. checks.py has the rules between keys, and studies/keys_page.py makes
+docs/recipes.md and the JSON schema of editors. Keys of corpora, filters and text processing are written in the same way
+in the dataclasses of hf_mlnmt/data that `_keys_of` names.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ScheduleName = Literal["cosine", "inverse_sqrt", "linear", "newbob", "constant"]
 FILE_NAME = re.compile(r"\w[\w.+-]{0,99}")
 TASK_NAME = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
 LANGUAGE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*")
-# A local folder may be called "data" as a data set may: on the Hub new ones have an owner.
+# With an owner alone: a name without one, such as "data", may be that of a local folder.
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 MAIN_DEV = "dev"  # the name of the development set data.dev
 
@@ -126,7 +126,7 @@ def _limits(ranges: Mapping[str, Range]) -> WithJsonSchema:
 
 Language = Annotated[str, AfterValidator(_language)]
 HubName = Annotated[str, AfterValidator(_hub_name)]
-# The second corpus is that of objectives on text.
+# A corpus of pairs, or for objectives that read text a corpus of text.
 Corpus = Annotated[dict[str, Any], _keys_of("hf_mlnmt.data.corpus:CorpusSpec", "hf_mlnmt.data.text:TextSpec")]
 Corpora = Annotated[list[Corpus], Field(min_length=1)]
 Filter = Annotated[dict[str, Any], _keys_of("hf_mlnmt.data.filters:PairFilter")]
@@ -237,7 +237,7 @@ class Directions(Section):
 
 @dataclass
 class TaskSection(Section):
-    """A task: what is trained on what, and how often."""
+    """A task: an objective, its corpora and its share of the batches."""
 
     data: Corpus | Corpora = key(
         REQUIRED, "Corpora as in data.train; for an objective that reads text, corpora of text."
@@ -286,7 +286,7 @@ class Model(Section):
 
 @dataclass
 class TranslationSection(Section):
-    """The synthetic corpus of a round, as of `hf-mlnmt back-translate`."""
+    """The synthetic corpus of a round, as `hf-mlnmt back-translate` makes it."""
 
     model: str | None = key(
         REQUIRED, "What translates: an earlier round's name, a folder or Hub name; null for the method copied."
@@ -328,7 +328,7 @@ class Keep(Section):
 
 @dataclass
 class Adapter(Section):
-    """An adapter of PEFT (extra `peft`): what is trained in the place of the weights of init_from, which stay."""
+    """An adapter of PEFT (extra `peft`), which is trained instead of the weights of init_from."""
 
     kind: Literal["lora"] = key("lora", "LoRA: to a layer's weight W is added alpha / r B A.")
     r: Thousand = key(16, "The rank: A has so many rows, B so many columns.")
@@ -343,7 +343,7 @@ class Adapter(Section):
 
 @dataclass
 class Tokenizer(Section):
-    """Trained on the training corpora, or taken from `path`."""
+    """The tokenizer: trained on the training corpora, or loaded from `path`."""
 
     path: str | None = key(
         None,
@@ -439,7 +439,7 @@ class LearningRate(Section):
             )
 
     def ends(self, total: int) -> list[int]:
-        """Returns, with restarts, the steps after which a cycle ends; else none. UserError where they do not fit."""
+        """Returns the steps after which the cycles of `restarts` end; none without. UserError where they do not fit."""
         if not self.restarts:
             return []
         first = total - self.restarts * self.restart_steps
@@ -453,7 +453,7 @@ class LearningRate(Section):
 
 @dataclass
 class Budget(Section):
-    """The length of the training: give one of the two."""
+    """The length of the training: give either steps or epochs."""
 
     steps: Count | None = key(None, "Optimizer steps.")
     epochs: Annotated[float, Range(0, 10**6, above=True)] | None = key(None, "Epochs of the training data.")
@@ -461,7 +461,7 @@ class Budget(Section):
 
 @dataclass
 class Evaluation(Section):
-    """On the development sets; each evaluation is followed by a checkpoint."""
+    """Evaluations on the development sets, each followed by a checkpoint."""
 
     every: Count = key(1000, "Steps between two evaluations.")
     metrics: list[str] = key(
@@ -508,7 +508,7 @@ class Decoding(Section):
 
 @dataclass
 class Precision(Section):
-    """The numbers that the steps compute in."""
+    """The number formats that the steps compute in."""
 
     dtype: Literal["float32", "bf16", "fp16", "auto"] = key(
         "float32", "bf16 and fp16: mixed precision, weights stay float32; auto: bf16 where the machine computes in it."
@@ -529,7 +529,7 @@ class Precision(Section):
 
 @dataclass
 class Logging(Section):
-    """Says how often a training logs, and to which trackers."""
+    """The logs of a training: how often it logs, and to which trackers."""
 
     every: Count = key(100, "Steps between two logs.")
     trackers: list[str] = key(
@@ -539,7 +539,7 @@ class Logging(Section):
 
 @dataclass
 class Recipe(Section):
-    """A whole training."""
+    """A whole training: all its keys."""
 
     languages: Languages = key(REQUIRED, "The languages of the recipe.")
     data: Data = key(Data, "The corpora.")
@@ -575,18 +575,18 @@ class Recipe(Section):
 
     @property
     def stem(self) -> str:
-        """Returns the name of its runs: the file's; in training/<setup>/ <system>.<setup>."""
+        """Returns the name of the recipe's runs: its file's name, or <system>.<setup> if it is in training/<setup>/."""
         return run_name(self.path, self.model.system) if self.path else "recipe"
 
     def sections(self) -> dict[str, TaskSection]:
-        """Returns the tasks that have a share; data.train is a task with the name of its objective."""
+        """Returns the tasks with a share above 0; data.train is one task with the name of its objective."""
         if self.tasks is None:
             assert self.data.train is not None
             return {str(name_of(self.objective)): TaskSection(self.data.train, self.objective)}
         return {name: section for name, section in self.tasks.items() if section.share}
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns every key with its value, as the YAML could say it."""
+        """Returns every key with its value, as plain values that YAML can hold."""
         return {key: value for key, value in dataclasses.asdict(self).items() if key != "path"}
 
     def to_yaml(self) -> str:
@@ -595,7 +595,7 @@ class Recipe(Section):
 
 
 def default_keys() -> dict[str, Any]:
-    """Returns the keys outside languages and data with their defaults, for what the recipe of a run does not say."""
+    """Returns the keys outside languages and data with their defaults, for keys that a stored recipe lacks."""
     keys = Recipe(languages=Languages("", "")).to_dict()
     return {key: value for key, value in keys.items() if key not in ("languages", "data")}
 
@@ -610,7 +610,7 @@ class ObjectiveSettings(Section):
 
 @dataclass
 class SmoothedSettings(ObjectiveSettings):
-    """A development set's perplexity is measured without label smoothing."""
+    """Label smoothing of the training loss; a development set's perplexity is measured without it."""
 
     label_smoothing: Share | None = key(None, "Unless told, the recipe's label_smoothing.")
 
@@ -639,7 +639,7 @@ class EncoderSettings(SmoothedSettings):
 
 @dataclass
 class DistortionSettings(ObjectiveSettings):
-    """The distortion that hides tokens (training/objectives.py)."""
+    """Settings of the distortion that hides tokens (training/objectives.py)."""
 
     distorted: Annotated[float, Range(0, 1)] = key(0.15, "The share of tokens that are predicted.")
     masked: Annotated[float, Range(0, 1)] = key(0.8, "How many of these become `<mask>`.")
@@ -657,17 +657,17 @@ class DistortionSettings(ObjectiveSettings):
 
 @dataclass
 class PseudoEncoderSettings(DistortionSettings, SmoothedSettings):
-    """Distortion and label smoothing."""
+    """Settings of pseudo-encoder: distortion and label smoothing."""
 
 
 @dataclass
 class ClozeSettings(PseudoEncoderSettings, EncoderSettings):
-    """Distortion, label smoothing and the projection."""
+    """Settings of encoder-cloze: distortion, label smoothing and the projection."""
 
 
 @dataclass
 class SequenceSettings(ObjectiveSettings):
-    """The settings of both sums over translations of a fused model."""
+    """The settings that FusionNBest and FusionTrellis share: sums over translations of a fused model."""
 
     max_length: Annotated[int, Range(1)] | None = key(
         None, "The most tokens; unless told 10 more than twice the batch's longest reference."
@@ -693,7 +693,7 @@ class NBestSettings(SequenceSettings):
 
 @dataclass
 class TrellisSettings(SequenceSettings):
-    """The beam search with recombination (`FusionTrellis`)."""
+    """Settings of `FusionTrellis`, which trains on beam searches with recombination."""
 
     beams: Annotated[int, Range(1, 1000)] = key(12, "Beams of the search.")
     k: Annotated[int, Range(0)] = key(1, "Beams that share so many last tokens are joined.")
@@ -702,13 +702,13 @@ class TrellisSettings(SequenceSettings):
 
 @dataclass(frozen=True)
 class ObjectiveKey:
-    """An objective that a recipe can name.
+    """Describes one objective of OBJECTIVES, which a recipe can name.
 
     Args:
-        help: a plain sentence for people.
+        help: a plain sentence for the documentation.
         reads: what its corpora hold: pairs of sentences, or text of one language.
-        side: whose text it reads, for text of which nothing else is said.
-        translates: whether a model that is trained so translates, so that a development set of it is scored.
+        side: the side of its text, where the corpus names neither side nor language.
+        translates: whether a model trained by it translates, so that its development sets are scored.
     """
 
     settings: type
@@ -753,7 +753,7 @@ OBJECTIVES = {
 
 
 def name_of(objective: str | Mapping[str, Any] | None) -> Any:
-    """Returns the name in what a recipe's `objective` says."""
+    """Returns the name in a recipe's key `objective`, which is a name or {name: ..., setting: ...}."""
     name = objective.get("name") if isinstance(objective, Mapping) else objective
     return name if isinstance(name, str | None) else str(name)
 
@@ -766,24 +766,24 @@ def reads_text(objective: str | Mapping[str, Any] | None) -> bool:
 
 @dataclass(frozen=True)
 class NamedObjective:
-    """An objective as a recipe has it: its name, what is said of it, and its settings."""
+    """An objective as a recipe names it: its name, its entry of OBJECTIVES, its settings."""
 
     name: str
     key: ObjectiveKey
     settings: Any
 
 
-# What follows from a recipe
+# Values that follow from a recipe
 
 
 def dev_names(recipe: Recipe) -> list[str]:
-    """Returns the development sets in order; the first one's numbers stand without its name."""
+    """Returns the names of the development sets in order; scores of the first one are logged without its name."""
     own = [name for name, section in (recipe.tasks or {}).items() if section.share and section.dev is not None]
     return [MAIN_DEV] * (recipe.data.dev is not None) + own
 
 
 def fill_in(recipe: Recipe, told: Mapping[str, Any]) -> None:
-    """Fills in what keys say that other keys decide; told: the content of the recipe's YAML."""
+    """Sets tokenizer.path, evaluation.metrics and evaluation.best where other keys decide them. told: the YAML."""
     model, tokenizer, evaluation = recipe.model, recipe.tokenizer, recipe.evaluation
     if tokenizer.path is None and model.add_to is not None:
         tokenizer.path = model.add_to
@@ -797,7 +797,7 @@ def fill_in(recipe: Recipe, told: Mapping[str, Any]) -> None:
 
 
 def translates(recipe: Recipe, dev_name: str) -> bool:
-    """Returns whether a development set is translated and scored."""
+    """Returns whether the development set of this name is translated and scored."""
     own = recipe.objective if recipe.tasks is None else "translation"
     name = name_of((recipe.tasks or {})[dev_name].objective if dev_name != MAIN_DEV else own)
     return name in OBJECTIVES and OBJECTIVES[name].translates
@@ -815,6 +815,6 @@ def measured(recipe: Recipe) -> set[str]:
 
 
 def saved_steps(recipe: Recipe, steps: int) -> Sequence[int]:
-    """Returns the steps of the checkpoints of a training of `steps` that count for the average."""
+    """Returns the steps whose checkpoints may be averaged, of a training of `steps` steps."""
     every = recipe.evaluation.every
     return recipe.schedule.ends(steps) or sorted({*range(every, steps, every), steps})

@@ -1,7 +1,7 @@
 """A recipe for a corpus of which only two files are known: chosen by its size and the machine (docs/training.md).
 
-`SIZES` is the table: what each size of corpus is trained with, and for each choice the reason and the source, measured
-here or literature. `choose` makes a recipe's content of it, `tune` of `TUNING`, where a trained model is fine-tuned;
+`SIZES` has the settings for each size of corpus, and for each choice its reason and source, measured here or
+literature. `choose` makes a recipe's content from SIZES, `tune` from TUNING, which has the settings for fine-tuning;
 training/pair.py reads the corpus and runs the recipe.
 
 | literature | of |
@@ -27,10 +27,11 @@ from hf_mlnmt.data.formats import PACKERS, format_of
 from hf_mlnmt.recipe.schema import LANGUAGE
 
 TAG = "<bt>"
-BACKWARD, FORWARD = "backward", "forward"  # names of the rounds that text of the target language makes
+BACKWARD, FORWARD = "backward", "forward"  # names of the two rounds of back-translation
 MOST_SYNTHETIC = 4.0  # pairs to each parallel one: on Multi30k 1:4 was the best of 1:0.5 to 1:4 (docs/monolingual.md)
 FILTERS: dict[str, Any] = {"max_length": 200, "max_ratio": 4, "drop_duplicates": True}
-# Multi30k's German side, 10,000 subwords, batches of 1,024 tokens; an end of sentence is a word and a subword.
+# Of Multi30k's German side (10,000 subwords, batches of 1,024 tokens); an end of sentence counts as a word and a
+# subword.
 SUBWORDS_PER_WORD, FILLED = 1.27, 0.97
 
 
@@ -39,8 +40,8 @@ class Setting:
     """The settings that one size of corpus is trained with on one kind of machine.
 
     tokens: of the target in an optimizer step, of all processes together, at most `at_once` of them in one batch.
-    epochs: of all training, of which each of `restarts` short cycles has `cycle`; at most `most_steps` steps follow.
-    average: so many of the last checkpoints; with restarts, the ends of all cycles.
+    epochs: of the whole training, each of `restarts` cycles has `cycle` of them; cut to at most `most_steps` steps.
+    average: how many of the last checkpoints are averaged; with restarts, those at the ends of all cycles.
     """
 
     shape: str
@@ -177,9 +178,9 @@ SIZES = (
 )
 
 
-# Fine-tuning: below so many pairs so many epochs of full batches, and target tokens in a step.
+# Fine-tuning: (holds below so many pairs, epochs, target tokens in a step).
 TUNING = ((500, 70, 512), (5_000, 20, 512), (50_000, 8, 2048), (math.inf, 3, 4096))
-RATE, WIDTH = 1e-3, 192  # measured at this width; a wider model gets less, as the square of its width
+RATE, WIDTH = 1e-3, 192  # the rate at this width; that of a wider model falls with the square of its width
 FEW = "results/fine-tuning"
 
 
@@ -215,7 +216,7 @@ def choose(corpus: Measured, machine: Machine) -> tuple[dict[str, Any], list[str
     scale = min(1.0, chosen.most_steps / (chosen.epochs * epoch))
     cycle = max(1, _rounded(chosen.cycle * epoch * scale)) if chosen.restarts else 0
     first = _rounded((chosen.epochs - chosen.restarts * chosen.cycle) * epoch * scale)
-    if cycle:  # evaluations, one a cycle, then meet the ends of all of them
+    if cycle:  # so that evaluations, one a cycle, are at the ends of cycles
         first = max(1, round(first / cycle)) * cycle
     first = max(first, 10)
     warmup = max(1, min(chosen.warmup, first // 5))
@@ -288,13 +289,13 @@ def tune(corpus: Measured, machine: Machine, model: str, width: int | None) -> t
 
 
 def _rounded(steps: float) -> int:
-    """Rounds a number of steps to two digits."""
+    """Rounds a number of steps to two significant digits."""
     digits = max(0, int(math.log10(max(steps, 1))) - 1)
     return int(round(steps, -digits))
 
 
 def with_text(content: dict[str, Any], corpus: Measured, text: str, lines: int) -> list[str]:
-    """Makes two rounds of a recipe's content, the first the other way; returns the plan in words."""
+    """Adds two rounds to a recipe's content, the first in the reverse direction; returns the plan in words."""
     ratio = min(MOST_SYNTHETIC, math.floor(80 * lines / corpus.pairs) / 100)  # filters may drop a fifth of the lines
     if ratio < 0.05:
         raise UserError(
@@ -343,7 +344,7 @@ def check_texts(option: str, files: tuple[str, str]) -> None:
 
 
 def languages_of(files: tuple[str, str], named: tuple[str | None, str | None]) -> tuple[str, str]:
-    """Returns source and target: of the files' names, or as `named` (--from, --to). UserError where that says none."""
+    """Returns source and target: as `named` (--from, --to), else of the files' names. UserError for a missing one."""
     codes: list[str] = []
     check_texts("--pair", files)
     for path, code, option in zip(files, named, ("--from", "--to"), strict=True):
@@ -377,6 +378,6 @@ def languages_of(files: tuple[str, str], named: tuple[str | None, str | None]) -
 
 
 def to_yaml(content: dict[str, Any], lines: list[str]) -> str:
-    """Writes the recipe as a file to copy and change: the choices as comments, then the keys."""
+    """Returns the text of the recipe's file, to copy and change: the choices as comments, then the keys."""
     comments = "".join(f"# {line}\n" for line in lines)
     return f"{comments}\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}"

@@ -1,4 +1,4 @@
-"""The trainer, its objectives, batches and schedules, and recipes that do the whole job."""
+"""Training: trainer, objectives, batches, schedules; `run_recipe` trains, averages and scores as a recipe says."""
 
 from hf_mlnmt.recipe.reading import Recipe, read_recipe
 from hf_mlnmt.recipe.schema import Batches

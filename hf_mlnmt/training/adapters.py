@@ -1,9 +1,9 @@
-"""Adapters of PEFT: LoRA matrices that are trained beside the weights of a model that stays as it is.
+"""LoRA adapters by PEFT: matrices of low rank that are trained while the model's own weights stay frozen.
 
-While it is trained a model holds both, a layer's own weight as <layer>.base_layer.weight and the matrices A (r, inputs)
-and B (outputs, r) as <layer>.lora_A.default.weight and <layer>.lora_B.default.weight. A finished model is merged, its
-weights W + alpha / r * B A, and has in adapter/ what it was merged with, as PEFT writes it: a folder to publish by
-itself. PEFT is imported where a recipe asks for an adapter.
+In training, a layer's own weight is named <layer>.base_layer.weight, and the matrices A (r, inputs) and B (outputs, r)
+are <layer>.lora_A.default.weight and <layer>.lora_B.default.weight. A finished model has the merged weights W + alpha /
+r * B A, and in adapter/ the matrices alone in PEFT's format, a folder that can be published by itself. PEFT is imported
+only where a recipe asks for an adapter.
 
 Reference: Hu et al. 2022, "LoRA: Low-Rank Adaptation of Large Language Models", arXiv:2106.09685, section 4.1.
 """
@@ -27,7 +27,7 @@ _BASE, _A, _B = ".base_layer.", ".lora_A.default.weight", ".lora_B.default.weigh
 
 
 def is_of_adapter(name: str) -> bool:
-    """Returns whether this is the name of an adapter's parameter, in the model in training."""
+    """Returns whether a parameter of a model in training is an adapter's matrix A or B."""
     return name.endswith((_A, _B))
 
 
@@ -37,12 +37,12 @@ def parameters_of_adapter(model: nn.Module) -> int:
 
 
 def plain_name(name: str) -> str:
-    """Returns the name of a model's own parameter in the model without an adapter."""
+    """Returns the name that a parameter of a model with an adapter has in the model without one."""
     return name.replace(_BASE, ".")
 
 
 def add_adapter(model: Any, settings: Adapter, base: str) -> None:
-    """Puts an adapter, which computes nothing yet, into a model; everything else is frozen.
+    """Adds LoRA matrices, B zero at first, to the layers of `settings.modules`; freezes all other weights.
 
     base: the folder or Hub name of the model. Raises: UserError without PEFT, and for layers that cannot be adapted.
     """
@@ -72,7 +72,7 @@ def add_adapter(model: Any, settings: Adapter, base: str) -> None:
 
 
 def save_config(model: nn.Module, folder: Path) -> None:
-    """Writes the adapter's config into a checkpoint of a model that has one."""
+    """Writes the config of the model's adapter into a checkpoint folder; nothing for a model without one."""
     for config in getattr(model, "peft_config", {}).values():
         config.save_pretrained(folder)
         content = read_json(folder / ADAPTER)
@@ -83,7 +83,7 @@ def save_config(model: nn.Module, folder: Path) -> None:
 
 
 def merged(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Returns the weights W + alpha / r * B A by their plain names, of those of a model in training."""
+    """Merges an adapter's matrices into the weights, W + alpha / r * B A; returns the weights by their plain names."""
     scale = config["lora_alpha"] / config["r"]
     whole = {plain_name(name): tensor for name, tensor in weights.items() if not is_of_adapter(name)}
     for name in (name.removesuffix(_A) for name in weights if name.endswith(_A)):
@@ -92,7 +92,7 @@ def merged(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str
 
 
 def write_adapter(model: Path, checkpoint: Path, weights: Mapping[str, Tensor]) -> None:
-    """Writes adapter/ into a model folder: the matrices, their config, and what is not the base model's."""
+    """Writes adapter/ into a model folder: LoRA matrices and their config, tokenizer files and generation config."""
     folder = model / "adapter"
     folder.mkdir()
     copy_files(checkpoint, folder, (ADAPTER, *TEXT_FILES))

@@ -10,9 +10,9 @@ Schedules have a warm-up and are factors of the peak rate: pure functions of the
 | newbob | constant; times `factor` when the dev loss has not improved `patience` times | thesis on monolingual data |
 | constant | constant | |
 
-`restarts` (Loshchilov and Hutter 2017) lets cosine and linear end in short cycles of a smaller rate. The mean of the
-weights at the cycles' ends is better than each of them (Izmailov et al. 2018, "Averaging Weights Leads to Wider Optima
-and Better Generalization"): see docs/training.md.
+`restarts` (Loshchilov and Hutter 2017) makes cosine and linear end in short cycles that begin at a smaller rate. The
+mean of the weights at the cycles' ends is better than each of them (Izmailov et al. 2018, "Averaging Weights Leads to
+Wider Optima and Better Generalization"): see docs/training.md.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _LAUNCHED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
 
 
 def check_launcher() -> None:
-    """Refuses what a launcher asks for and a training does not do. Raises: UserError."""
+    """Raises UserError where accelerate launch asks for FSDP, DeepSpeed etc., or for several processes on a CPU."""
     for name in _LAUNCHED:
         if variable(f"ACCELERATE_USE_{name}", bool):
             raise UserError(
                 f"accelerate launch asks for {name}, which trainings do not have here: every process holds the whole "
                 "model. Launch without it: --processes N, torchrun or accelerate launch --multi_gpu."
             )
-    # accelerate sets where several processes meet, but on a CPU starts a single one, without a rank.
+    # On a CPU accelerate launch sets MASTER_ADDR, as for several processes, but starts one, without a rank.
     launched = variable("ACCELERATE_MIXED_PRECISION") and variable("MASTER_ADDR")
     if launched and not any(name.endswith(("WORLD_SIZE", "PMI_SIZE")) for name in os.environ):
         raise UserError(
@@ -62,7 +62,8 @@ OPTIMIZERS = {"adam": "adamw_torch_fused", "adamw": "adamw_torch_fused", "sgd": 
 
 
 class Arguments(Seq2SeqTrainingArguments):
-    """Transformers' arguments, on a device that torch.load knows: theirs is "cpu:0" of several processes on a CPU."""
+    """Seq2SeqTrainingArguments whose CPU device is "cpu": with several processes it is "cpu:0", which torch.load
+    refuses."""
 
     @property
     def device(self) -> torch.device:
@@ -73,12 +74,12 @@ class Arguments(Seq2SeqTrainingArguments):
 def higher_is_better(recipe: Recipe) -> bool:
     """Returns whether a larger value of evaluation.best is a better one."""
     told = recipe.evaluation.higher_is_better
-    metric = recipe.evaluation.best.rsplit("_", 1)[-1]  # before it, the name of a development set
+    metric = recipe.evaluation.best.rsplit("_", 1)[-1]  # without the development set's name before it
     return metric not in ("loss", "perplexity", "ter") if told is None else told
 
 
 def computes_bfloat16(on_cpu: bool) -> bool:
-    """Returns whether the CPU, or else the accelerator, has instructions for bfloat16; others are slow at it."""
+    """Returns whether the CPU (`on_cpu`) or else the GPU has instructions for bfloat16; without them it is slow."""
     if not on_cpu:
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
@@ -91,9 +92,9 @@ def precision(arguments: TrainingArguments) -> str:
 
 
 def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments:
-    """Makes the Seq2SeqTrainingArguments of a recipe. UserError for what is unknown, or this machine cannot do."""
+    """Makes the Seq2SeqTrainingArguments of a recipe. UserError for unknown ones and what this machine lacks."""
     optimizer, dtype = recipe.optimizer, recipe.precision.dtype
-    # Without use_cpu bf16 is refused on a CPU.
+    # Transformers refuses bf16 on a CPU unless use_cpu is set.
     on_cpu = recipe.arguments.get("use_cpu") is True or not torch.accelerator.is_available()
     settings: dict[str, Any] = {
         "output_dir": str(output / "checkpoints"),
@@ -126,7 +127,7 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
     settings |= {"num_train_epochs": budget.epochs} if budget.steps is None else {"max_steps": budget.steps}
     known = {item.name: item.default for item in dataclasses.fields(Seq2SeqTrainingArguments) if item.init}
     if recipe.precision.gradient_checkpointing:
-        # renamed in Transformers 5.20
+        # Transformers 5.20 renamed gradient_checkpointing to activation_checkpointing.
         settings["activation_checkpointing" if "activation_checkpointing" in known else "gradient_checkpointing"] = True
     for name, value in recipe.arguments.items():
         problem = None
@@ -152,7 +153,7 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
 
 
 def generation_config(recipe: Recipe, config: Any) -> GenerationConfig:
-    """Makes a generation_config of token ids and the recipe's decoding, for a language model of the length alone."""
+    """Makes a generation_config of the token ids and the recipe's decoding; a language model's has only the length."""
     decoding = recipe.decoding
     settings: dict[str, Any] = {"max_new_tokens": decoding.max_new_tokens}
     if config.is_encoder_decoder:
@@ -167,7 +168,7 @@ def generation_config(recipe: Recipe, config: Any) -> GenerationConfig:
 
 @contextmanager
 def tracking_in(output: Path) -> Iterator[None]:
-    """Sends TensorBoard's files to output/tracking while a block runs, unless the environment says where."""
+    """Sends TensorBoard's files to output/tracking while a block runs, unless TENSORBOARD_LOGGING_DIR is set."""
     if variable(TRACKING):
         yield
         return
@@ -185,7 +186,7 @@ def _trackers(recipe: Recipe) -> list[str] | str:
         return "none"
     try:
         for tracker in get_reporting_integration_callbacks(recipe.logging.trackers):
-            tracker()  # raises without its package
+            tracker()  # raises where the tracker's package is missing
     except (ValueError, RuntimeError, ImportError) as error:
         raise UserError(f"{recipe.path}: logging.trackers: {error}") from error
     return recipe.logging.trackers
@@ -198,9 +199,9 @@ class Schedule(LearningRate):
     Args:
         warmup: steps in which the factor rises in a straight line to 1 (the first step has 1 / warmup, not 0).
         total: steps of the whole training (cosine and linear end there).
-        restarts: cosine and linear: the last restarts * restart_steps steps are so many cycles from `restart_factor`
-            to zero; the cycle before them ends where they begin.
-        scale, best, waited: what newbob has seen so far: all that a training takes back from a checkpoint.
+        restarts: cosine and linear: the last restarts * restart_steps steps are `restarts` cycles, each from
+            `restart_factor` down to zero; the cycle before them ends where they begin.
+        scale, best, waited: newbob's factor, best dev loss and evaluations since it: its state in checkpoints.
     """
 
     warmup: int = 0
@@ -216,7 +217,7 @@ class Schedule(LearningRate):
         super().__post_init__()
 
     def __call__(self, step: int) -> float:
-        """Returns the factor at optimizer step `step`."""
+        """Returns the factor of the peak rate at optimizer step `step`."""
         if step < self.warmup:
             return (step + 1) / self.warmup
         return max(self.floor, self._after_warmup(step))
@@ -244,7 +245,7 @@ class Schedule(LearningRate):
         return begin, begin + self.restart_steps, self.restart_factor
 
     def observe(self, dev_loss: float) -> None:
-        """Tells the schedule a dev loss: newbob waits for better ones, the others make no use of it."""
+        """Updates newbob's factor by a dev loss (see the table); other schedules ignore the loss."""
         if self.name != "newbob":
             return
         if self.best is None or dev_loss < self.best * (1 - self.threshold):
@@ -255,5 +256,5 @@ class Schedule(LearningRate):
             self.scale, self.waited = max(self.floor, self.scale * self.factor), 0
 
     def scheduler(self, optimizer: Optimizer) -> LambdaLR:
-        """Returns a torch scheduler of this schedule; its state holds what newbob has seen."""
+        """Returns a LambdaLR that multiplies the peak rate by this schedule; its state_dict holds newbob's state."""
         return LambdaLR(optimizer, self)

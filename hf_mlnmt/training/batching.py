@@ -1,15 +1,15 @@
-"""Batches of a fixed number of tokens: similar lengths together, other members every epoch, as many per process.
+"""Batches of a fixed number of tokens: similar lengths together, drawn anew every epoch, as many for every process.
 
-A GPU prepares every new shape of a batch anew: plans of attention, kernels, graphs, places in memory. So batches can be
-filled up to the shapes of few `Buckets` (`batch.buckets` in a recipe), chosen from the lengths of the data:
-`Buckets.fit` begins with a fine grid and removes the bucket that costs least, again and again; a sentence is in the
-cheapest bucket that it fits in. What does not fill a batch goes on to the next bucket that it fits in where that costs
-less than rows without a sentence. 64 buckets pad 3 % of captions and 7 % of news, 128 pad 5 % of news
-(tests/training/test_buckets.py). tasks.py pads a batch to its bucket, captured.py runs each shape as a graph.
+A GPU prepares every new shape of a batch anew: plans of attention, kernels, graphs, memory. So batches can be padded to
+the shapes of a few `Buckets` (`batch.buckets` in a recipe), chosen from the lengths of the data: `Buckets.fit` begins
+with a fine grid and removes the bucket that costs least, again and again; a sentence is in the cheapest bucket that it
+fits in. Sentences too few to fill a batch move to the next bucket that they fit in where that costs less than padding
+with empty rows. 64 buckets pad 3 % of captions and 7 % of news, 128 pad 5 % of news (tests/training/test_buckets.py).
+tasks.py pads a batch to its bucket, captured.py runs each shape as a graph.
 
 An epoch of two million sentences or more is not sorted as a whole: it is cut into windows of a million, drawn by a
-permutation of which only a window's part is computed at a time. A start takes as long as a window, however many there
-are. A smaller epoch is one window, and a seed gives the batches that it always gave.
+permutation of which only a window's part is computed at a time, so that a training starts as fast with many windows as
+with one. A smaller epoch is one window.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from hf_mlnmt.data.encoded import Lengths
 from hf_mlnmt.data.shuffling import Indices, scattered
 from hf_mlnmt.recipe.schema import Side
 
-WINDOW = 1 << 20  # sentences that are sorted at once, in a larger epoch at least
-STEP = 1.06  # of the grid that buckets are chosen from; 1.03 pads as much and takes three times as long
+WINDOW = 1 << 20  # least number of sentences of a window, which is sorted at once, in an epoch of several windows
+STEP = 1.06  # growth of the lengths in the grid for buckets; 1.03 pads as much and takes three times as long
 
 Shape = tuple[int, int, int]
 """Sentences, source length and target length of a batch, padding included."""
@@ -38,11 +38,11 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Buckets:
-    """The shapes of a task's batches.
+    """The shapes (sentences, source length, target length) that a task's batches are padded to.
 
-    source, target: (buckets,) int64, their lengths, of ascending sums; the last bucket holds every sentence.
-    tokens, side, sentences: a bucket has at most `sentences`, and these times its length on that side are at most
-    `tokens`.
+    source, target: the lengths of each bucket, (buckets,) int64, sorted by their sum; every sentence fits the last.
+    tokens, side, sentences: a batch in a bucket has at most `sentences`, and sentences times the bucket's length on
+    `side` are at most `tokens`.
     """
 
     source: np.ndarray
@@ -62,10 +62,11 @@ class Buckets:
         side: Side,
         most: int,
     ) -> Buckets:
-        """Chooses at most `count` buckets for sentences of these lengths, with little padding of those `seen`."""
+        """Chooses at most `count` buckets that hold all sentences and pad the sentences `seen` (indices) little."""
         grids = [_grid(int(lengths.max())) for lengths in (source, target)]
         places = [np.searchsorted(grid, lengths[seen]) for grid, lengths in zip(grids, (source, target))]
-        last = [np.append(place, len(grid) - 1) for grid, place in zip(grids, places)]  # the bucket of everything
+        # Adds the greatest lengths, so that the last bucket fits every sentence.
+        last = [np.append(place, len(grid) - 1) for grid, place in zip(grids, places)]
         cells, counts = np.unique(last[0] * len(grids[1]) + last[1], return_counts=True)
         corners = np.stack([grids[0][cells // len(grids[1])], grids[1][cells % len(grids[1])]], 1)
         kept = corners[_thin(corners, counts, count)]
@@ -73,13 +74,13 @@ class Buckets:
         return cls(kept[:, 0], kept[:, 1], tokens, side, most)
 
     def rows(self, tokens: int) -> np.ndarray:
-        """Returns the sentences of a batch of `tokens` in each bucket: (buckets,) int64."""
+        """Returns how many sentences a batch of `tokens` has in each bucket: (buckets,) int64."""
         longer = np.maximum(self.source, self.target)
         length = {"source": self.source, "target": self.target, "both": longer}[self.side]
         return np.clip(tokens // length, 1, self.sentences)
 
     def shape(self, sentences: int, source: int, target: int) -> Shape:
-        """Returns the cheapest bucket for so many sentences of at most these lengths, or these numbers if none fits."""
+        """Returns the smallest bucket that holds `sentences` of at most these lengths; the arguments if none does."""
         rows = self.rows(self.tokens)
         cells = rows * (self.source + self.target)
         fits = (self.source >= source) & (self.target >= target) & (rows >= sentences)
@@ -91,7 +92,7 @@ class Buckets:
     def pack(
         self, source: np.ndarray, target: np.ndarray, draws: np.random.Generator, tokens: int
     ) -> tuple[np.ndarray, list[int]]:
-        """Orders sentences of these lengths; returns the order and the bounds of batches. `draws` shuffles a bucket."""
+        """Distributes sentences of these lengths over the buckets; returns their order and the bounds of batches."""
         fits = self.source >= np.arange(int(self.source.max()) + 1)[:, None]  # (length, buckets)
         fits_target = self.target >= np.arange(int(self.target.max()) + 1)[:, None]
         lengths, rows = self.source + self.target, self.rows(tokens)
@@ -118,7 +119,7 @@ class Buckets:
 
 
 def _grid(longest: int) -> np.ndarray:
-    """Returns lengths up to `longest`: all short ones, then in steps of a twentieth."""
+    """Returns candidate lengths from 1 to `longest`: all up to 34, then each 6 % longer than the one before."""
     grid = [1]
     while grid[-1] < longest:
         grid.append(min(longest, max(grid[-1] + 1, int(grid[-1] * STEP))))
@@ -126,12 +127,12 @@ def _grid(longest: int) -> np.ndarray:
 
 
 def _thin(corners: np.ndarray, counts: np.ndarray, count: int) -> np.ndarray:
-    """Chooses `count` of the corners (n, 2), the last always, so that little padding is added: bool (n,).
+    """Chooses `count` of the candidate buckets `corners` (n, 2), always the last, that add little padding: bool (n,).
 
     counts: sentences at each corner. A sentence is in the bucket of the smallest sum of lengths that it fits in.
     """
     lengths, kept = corners.sum(1), np.ones(len(corners), bool)
-    best, costs = np.zeros((2, len(corners), 2), np.int64)  # of every corner's sentences the best two buckets
+    best, costs = np.zeros((2, len(corners), 2), np.int64)  # for each corner the two smallest kept buckets it fits
 
     def choose(places: np.ndarray) -> None:
         buckets = np.flatnonzero(kept)
@@ -152,27 +153,27 @@ def _thin(corners: np.ndarray, counts: np.ndarray, count: int) -> np.ndarray:
 
 
 def cells(shapes: Sequence[Shape]) -> tuple[int, int]:
-    """Counts the tokens of batches of these shapes, padding included: of all sources, of all targets."""
+    """Counts the source tokens and the target tokens of batches of these shapes, padding included."""
     return sum(rows * source for rows, source, _ in shapes), sum(rows * target for rows, _, target in shapes)
 
 
 class TokenBatchSampler(Sampler[list[int]]):
-    """Yields lists of sentence indices whose padded size on the side that counts is at most `tokens`.
+    """Yields lists of sentence indices, batches whose padded size on `side` is at most `tokens`.
 
-    Sentences of a window are sorted by the longer side, then by the difference of the sides, which goes up and down in
-    turn: neighbours are similar on both sides. Noise on the difference gives every epoch other batches, and the order
-    of the batches is shuffled, but their number is the same in every epoch. Everything is a pure function of (seed,
-    epoch), so any process can name the members of any past or future batch.
+    Sentences of a window are sorted by the longer side, then by the difference of the sides, ascending and descending
+    in turn: neighbours are similar on both sides. Noise on the difference gives every epoch other batches, and the
+    order of the batches is shuffled, but their number is the same in every epoch. Everything is a pure function of
+    (seed, epoch), so any process can compute the members of any past or future batch.
 
     Args:
         source_lengths, target_lengths: subwords per sentence, end-of-sentence symbol included.
         tokens: sentences times longest sentence of a batch; a sentence longer than this is a batch of its own.
         side: which side's tokens are counted; "both" counts the longer of the two.
-        accumulation: batches per optimizer step; the count per process is a multiple of it.
-        group: batches per optimizer step of the training as it began, of which an epoch's count is a multiple; None:
-            as many as there are now.
-        buckets: at most so many shapes of batches (`Buckets`); None: as they come.
-        noise: tokens by which the difference of the sides is disturbed; more mixes more and pads more.
+        accumulation: batches per optimizer step and process; the number of batches per process is a multiple of it.
+        group: batches of all processes in an optimizer step when the training began; an epoch's number of batches is a
+            multiple of it; None: world_size * accumulation.
+        buckets: most shapes of batches (`Buckets`); None: each batch has the lengths of its longest sentences.
+        noise: most tokens that noise adds to the difference of the sides; more mixes more and pads more.
         choose: epoch -> indices that make up this epoch (mixtures of corpora), of nearly equal total length in every
             epoch. Without it, or when it gives None: all of them, once each.
     """
@@ -208,25 +209,25 @@ class TokenBatchSampler(Sampler[list[int]]):
         self.seed, self.world_size, self.rank, self.accumulation = seed, world_size, rank, accumulation
         self.choose, self.epoch = choose or (lambda epoch: None), 0
         self.group = group or world_size * accumulation
-        self._latest: tuple[int, int, list[np.ndarray]] = (-1, 0, [])  # an epoch, a window and its batches
+        self._latest: tuple[int, int, list[np.ndarray]] = (-1, 0, [])  # of `following`: last epoch, window and batches
         self._packed: tuple[Any, Any] = (None, None)
-        self._shown = 0, self.choose(0)  # an epoch and its sentences
+        self._shown = 0, self.choose(0)  # the last epoch chosen from, and its sentences (None: all)
         size = len(source) if self._shown[1] is None else len(self._shown[1])
         self.windows = max(1, size // WINDOW)
         self.buckets: Buckets | None = None
-        self.count = 0  # batches of a window, of all processes
+        self.count = 0  # batches in a window, over all processes
         if buckets is None:
             self.count = self._count()
         else:
             self._fit(buckets)
 
     def __len__(self) -> int:
-        """Returns the batches of this process in one epoch, in every epoch as many."""
+        """Returns the number of batches of this process in an epoch, the same in every epoch."""
         return self.total // self.world_size
 
     @property
     def total(self) -> int:
-        """Returns the batches of an epoch, of all processes."""
+        """Returns the number of batches in an epoch over all processes."""
         return self.count * self.windows
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -249,7 +250,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         return [batches[i] for i in shuffled]
 
     def following(self, first: int) -> list[list[int]]:
-        """Returns one batch for each process, of those of all epochs in order, from `first` on."""
+        """Returns the next batch of each process, from batch `first` on, counted over all epochs and processes."""
         found = []
         for number in range(first, first + self.world_size):
             epoch, within = divmod(number, self.total)
@@ -265,7 +266,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         return self.buckets.shape(*shape) if self.buckets else shape
 
     def _fit(self, buckets: int) -> None:
-        """Chooses the buckets: fewer than `buckets` where a window would not fill batches of so many."""
+        """Chooses `buckets` buckets, or half as many, repeatedly, while that lowers the padded tokens of a window."""
         self.noise, least = 0.0, math.inf
         best, seen = (0, self.buckets), self._chosen(0, 0)
         while buckets:
@@ -278,17 +279,17 @@ class TokenBatchSampler(Sampler[list[int]]):
             if needed >= least:
                 break
             least, best = needed, (self.count, self.buckets)
-            full = self.windows > 1 and self.count > 8 * buckets  # batches of every shape come often enough
+            full = self.windows > 1 and self.count > 8 * buckets  # more than 8 batches a shape on average
             buckets = 0 if full else buckets // 2
         self.count, self.buckets = best
         self._packed = None, None
 
     def _count(self) -> int:
-        """Counts the batches of every window, over all processes."""
+        """Returns the number of batches in every window over all processes. UserError for too few sentences."""
         chosen, varies = self._chosen(0, 0), self._shown[1] is not None
         counts = [len(self._pack(0, 0, noise, self.tokens)[1]) - 1 for noise in sorted({0.0, self.noise})]
-        # Epochs of a mixture, and windows, differ in their lengths: the first one's count gets a little room, which is
-        # filled by splitting batches.
+        # Epochs of a mixture, and windows, need different numbers of batches: the number for the first one is raised a
+        # little, and `_arrange` splits batches of each to reach it.
         room = 1.02 if varies else 1.005 if self.windows > 1 else 1.0
         count = math.ceil(max(counts) * room / self.group) * self.group
         count = min(count, len(chosen) // self.group * self.group)
@@ -304,7 +305,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         return np.random.default_rng([self.seed, epoch, what, *([window] if self.windows > 1 else [])])
 
     def _chosen(self, epoch: int, window: int) -> np.ndarray:
-        """Returns the sentences of a window: int64."""
+        """Returns the indices of a window's sentences: int64."""
         if self._shown[0] != epoch:
             self._shown = epoch, self.choose(epoch)
         chosen = self._shown[1]
@@ -321,7 +322,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         source, target = self.source[chosen], self.target[chosen]
         longer = np.maximum(source, target)
         difference = source - target + noise * rng.uniform(-1, 1, len(chosen))
-        # A batch that spans two lengths would join opposite ends of the difference: turn every second.
+        # At every second length the sign is turned, or a batch that spans two lengths would join the difference's ends.
         difference = np.where(longer % 2 == 0, difference, -difference)
         return chosen[np.lexsort((rng.random(len(chosen)), difference, longer))]
 
@@ -331,8 +332,8 @@ class TokenBatchSampler(Sampler[list[int]]):
             order, bounds = self._pack(epoch, window, noise, self.tokens)
             if len(bounds) - 1 <= self.count:
                 return order, _split_largest(bounds, self.count)
-        # Only a mixture whose epoch is longer than its first, a window that is longer than the first, or a batch count
-        # near the sentence count, comes here.
+        # Reached only for an epoch of a mixture, or a window, that is longer than the first one, or where there are
+        # about as many batches as sentences.
         tokens = self.tokens
         while len(bounds) - 1 > self.count:
             tokens = math.ceil(tokens * 1.01)
@@ -342,7 +343,7 @@ class TokenBatchSampler(Sampler[list[int]]):
     def _pack(self, epoch: int, window: int, noise: float, tokens: int) -> tuple[np.ndarray, list[int]]:
         """Returns the indices of a window in order, and where batches of `tokens` begin and end in them."""
         key = epoch, window, noise, tokens
-        if self._packed[0] != key:  # what was counted is what comes first
+        if self._packed[0] != key:  # the packing that `_count` made is used again for the first batches
             self._packed = key, self._pack_anew(epoch, window, noise, tokens)
         return self._packed[1]
 
@@ -356,7 +357,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         return chosen[order], bounds
 
     def _cut(self, order: np.ndarray, tokens: int) -> list[int]:
-        """Cuts greedily: a batch grows until sentences times longest sentence would pass `tokens`."""
+        """Returns the bounds of batches: each grows until sentences times longest sentence would pass `tokens`."""
         source, target = self.source[order], self.target[order]
         lengths = {"source": source, "target": target, "both": np.maximum(source, target)}[self.side]
         bounds = [0]
@@ -369,7 +370,7 @@ class TokenBatchSampler(Sampler[list[int]]):
 
 
 def _split_largest(bounds: list[int], count: int) -> list[int]:
-    """Halves the batches with the most sentences until there are `count`."""
+    """Halves the batches with the most sentences until there are `count`; returns the bounds of all."""
     missing = count - (len(bounds) - 1)
     if missing <= 0:
         return bounds
@@ -396,7 +397,7 @@ class BatchStatistics:
 
     @property
     def target_tokens_per_batch(self) -> float:
-        """Returns the real target tokens of an average batch."""
+        """Returns the mean number of target tokens in a batch, padding left out."""
         return self.target_tokens / max(1, self.batches)
 
 

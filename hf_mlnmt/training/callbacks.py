@@ -31,7 +31,7 @@ SIGNALS = (*ENDING, signal.SIGINT)
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal, `signum`, ended the run after the state was saved."""
+    """Raised where a signal, `signum`, ends a run; what was finished is kept."""
 
     def __init__(self, signum: int, message: str) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def handled(signums: Iterable[int], handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Gives these signals to `handler` within the block, if this is the main thread; ignored ones stay ignored."""
+    """Installs `handler` for these signals while a block runs, in the main thread only."""
     in_main = threading.current_thread() is threading.main_thread()
     # A signal that is ignored, as nohup ignores SIGHUP, stays ignored.
     taken = [signum for signum in signums if in_main and signal.getsignal(signum) is not signal.SIG_IGN]
@@ -83,7 +83,7 @@ class StopOnSignal(TrainerCallback):
 
     def _receive(self, signum: int, frame: Any) -> None:
         self.signum = signum
-        # Only this one's: torchrun answers Ctrl-C, which the processes get too, with a SIGTERM to each.
+        # Restores this signal's handler alone: on Ctrl-C, which every process gets, torchrun also sends each a SIGTERM.
         signal.signal(signum, self._before[signum])
 
 
@@ -106,7 +106,7 @@ class EarlyStopping(TrainerCallback):
         self.key, self.higher, self.patience = f"eval_{metric}", higher_is_better, patience
 
     def should_stop(self, history: list[dict[str, float]]) -> bool:
-        """Returns whether the recorded evaluations say so."""
+        """Returns whether the best of the recorded evaluations is at least `patience` evaluations old."""
         sign = 1 if self.higher else -1
         values = [sign * entry[self.key] for entry in history if self.key in entry]
         return bool(values) and len(values) - 1 - values.index(max(values)) >= self.patience
@@ -152,7 +152,7 @@ class ShowProgress(TrainerCallback):
             self._show(f"dev {text}{more}", state)
 
     def close(self) -> None:
-        """Removes the bar, at the end and after an exception."""
+        """Removes the progress bar, at the end and after an exception."""
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
@@ -163,12 +163,12 @@ class ShowProgress(TrainerCallback):
 
 
 METRICS = "metrics.jsonl"
-SHOWN = 40  # scores of an evaluation, in the line on the screen
+SHOWN = 40  # most scores of an evaluation that the printed line shows
 SAMPLES = 3
 
 
 def lines_until(path: Path, step: int) -> list[str]:
-    """Returns a metrics file's lines of the steps up to this one, without the line that a killed process wrote half."""
+    """Returns a metrics file's lines of steps up to `step`; stops at a line that a killed process left unfinished."""
     kept = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:
@@ -181,14 +181,14 @@ def lines_until(path: Path, step: int) -> list[str]:
 
 
 class LogBeforeSaving(TrainerCallback):
-    """Logs before each checkpoint: the mean loss since the last log is not saved in one. Must be the last callback."""
+    """Logs before each checkpoint, which does not hold the mean loss since the last log. Must be the last callback."""
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         control.should_log |= control.should_save
 
 
 class WriteMetrics(TrainerCallback):
-    """Writes each log and evaluation into the metrics file, with a few translations of `dev_set`, which it also tells.
+    """Appends each log and evaluation to metrics.jsonl, with some translations of `dev_set`, which `tell` prints too.
 
     A training that goes on from a checkpoint first deletes the later lines: every step is in the file once.
     """
@@ -216,7 +216,7 @@ class WriteMetrics(TrainerCallback):
             self.tell("\n".join(f"  {name:<9}  {text}" for name, text in sample.items()))
 
     def _samples(self) -> list[dict[str, str]]:
-        """Returns source, reference and output of the chosen sentences, as last translated; none if nothing was."""
+        """Returns source, reference and last output of each chosen sentence; [] without translations."""
         dev = self.dev_set
         if not dev.translations:
             return []

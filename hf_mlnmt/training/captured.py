@@ -1,9 +1,9 @@
-"""Training steps as CUDA graphs: forward and backward of a batch are one launch from the second of its shape on.
+"""Training steps as CUDA graphs: from a shape's second batch on, forward and backward are launched as one graph.
 
-The first batch of a shape runs call by call: that warms up what a capture must not do, and is watched for reads of the
-card's values, which no graph can hold. Gradients are copied, or added, to tensors that all graphs have in common, as
-they have the memory of what is computed on the way. Random numbers are torch's own: a replay draws those that the calls
-would have drawn.
+The first batch of a shape runs kernel by kernel: it does the set-up that a capture must not do, and shows whether a
+value is read from the GPU, which no graph can hold. Gradients are copied, or added, to tensors that all graphs share,
+as they share the memory of intermediate results. Random numbers are torch's own: a replay draws those that the step
+would have drawn without a graph.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from hf_mlnmt.training.objectives import Losses
 
 logger = logging.getLogger(__name__)
 
-READS = 3  # batches that read a value, after which a task is no longer captured: the first may only prepare something
+READS = 3  # after so many batches that read a value from the GPU a task is captured no more; one read may be a set-up
 
 
 class CapturedSteps:
-    """Runs forward and backward of batches: call by call, and as a graph from the second batch of a shape on.
+    """Runs forward and backward of batches: the first of a shape kernel by kernel, later ones as a CUDA graph.
 
     Args:
-        run: forward and backward of a batch, (inputs, items) -> detached losses; gradients are added to `.grad`. What
-            is no tensor in `inputs` belongs to the shape, as the name of the task.
-        parameters: those that get gradients.
+        run: forward and backward of a batch, (inputs, items) -> detached losses; gradients are added to `.grad`.
+            Entries of `inputs` that are no tensors, such as the task's name, count as part of the shape.
+        parameters: of the model; those that need gradients are used.
         several: whether an optimizer step may have several batches.
     """
 
     def __init__(self, run: Callable[..., Losses], parameters: Iterable[nn.Parameter], several: bool) -> None:
         self.run, self.several = run, several
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        self.gradients: list[Tensor] = []  # of all graphs, beside `parameters`
+        self.gradients: list[Tensor] = []  # what all graphs write gradients to, in the order of `parameters`
         self._pool: Any = None
-        self._steps: dict[Any, CapturedStep | None] = {}  # of the shapes that were there once
+        self._steps: dict[Any, CapturedStep | None] = {}  # shape -> its graph; None after its first batch
         self._reads: dict[Any, int] = {}
         self._captures = True
 
     def __call__(self, inputs: dict[str, Any], items: Tensor) -> Losses:
-        """Runs forward and backward of a batch; returns losses that no later batch changes."""
+        """Runs forward and backward of a batch; returns losses that later batches do not overwrite."""
         kind = tuple(value for value in inputs.values() if not torch.is_tensor(value))
         shape = kind, tuple((name, each.shape, each.dtype) for name, each in inputs.items() if torch.is_tensor(each))
         if step := self._steps.get(shape):
@@ -69,7 +69,7 @@ class CapturedSteps:
         return losses
 
     def _captured(self, shape: Any, inputs: dict[str, Any], items: Tensor) -> Losses:
-        """Captures a shape and runs it so, or call by call where it cannot be captured, which is said once."""
+        """Captures a graph for a shape and runs it; if that fails, warns, captures no more and runs without graph."""
         if not self.gradients:
             self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
         before = [parameter.grad for parameter in self.parameters]
@@ -103,7 +103,7 @@ class CapturedStep:
         self.inputs = {
             name: value.to(device, copy=True) if torch.is_tensor(value) else value for name, value in inputs.items()
         }
-        self.reached: list[tuple[nn.Parameter, Tensor]] = []  # by the loss, with their gradients
+        self.reached: list[tuple[nn.Parameter, Tensor]] = []  # parameters that the loss depends on, and their gradients
         self.losses: Losses
 
     def body(self) -> None:
@@ -118,10 +118,10 @@ class CapturedStep:
             [total for _, total in self.reached], gradients
         )
         for parameter in steps.parameters:
-            parameter.grad = None  # its memory is free for what comes next
+            parameter.grad = None  # frees the gradient's memory for later kernels
 
     def __call__(self, inputs: dict[str, Any], items: Tensor) -> Losses:
-        """Runs the graph on a batch; its gradients are added to those that are there."""
+        """Runs the graph on a batch and adds the gradients to `.grad`; returns copies of the losses."""
         for name, value in inputs.items():
             if torch.is_tensor(value):
                 self.inputs[name].copy_(value, non_blocking=True)
@@ -132,7 +132,7 @@ class CapturedStep:
             there = [pair for pair in zip(steps.gradients, before) if pair[1] is not None and pair[0] is not pair[1]]
             if empty := [total for total, gradient in zip(steps.gradients, before) if gradient is None]:
                 torch._foreach_zero_(empty)
-            if there:  # from a batch that ran call by call
+            if there:  # gradients of a batch that ran without a graph
                 torch._foreach_copy_([total for total, _ in there], [gradient for _, gradient in there])
         self.graph.replay()
         for parameter, gradient in zip(steps.parameters, before):
@@ -149,15 +149,15 @@ def is_cuda(device: torch.device) -> bool:
 
 
 def record(body: Callable[[], None], pool: Any) -> Any:
-    """Returns a CUDA graph of what `body` launches, forward and backward, on the current device; its memory is in the
-    pool of other graphs, none of which runs at the same time.
+    """Captures the kernels that `body` launches on the current device; returns them as a CUDA graph, whose memory is
+    from `pool`, which graphs that never run at the same time share.
 
-    Raises: RuntimeError where that cannot be captured; torch.OutOfMemoryError, after which other graphs still work.
+    Raises: RuntimeError where capturing fails; torch.OutOfMemoryError, after which other graphs still work.
     """
     try:
         return _record(body, pool)
     except torch.OutOfMemoryError:
-        torch.cuda.empty_cache()  # of what ran call by call
+        torch.cuda.empty_cache()  # frees cached memory of steps without a graph
     return _record(body, pool)
 
 
@@ -169,7 +169,7 @@ def _record(body: Callable[[], None], pool: Any) -> Any:
     try:
         # Not torch.cuda.graph, which empties the allocator's cache before: that costs more than the capture.
         with torch.cuda.stream(stream):
-            # Another thread makes batches meanwhile, and pins their memory.
+            # thread_local: another thread makes batches meanwhile, and pins their memory.
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 body()
@@ -178,8 +178,8 @@ def _record(body: Callable[[], None], pool: Any) -> Any:
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        # torch leaves generator and allocator as in the middle of a capture that broke off: later draws would raise,
-        # and memory would not be given back.
+        # After a failed capture torch leaves generator and allocator in the state of a capture: later draws would
+        # raise, and memory would not be given back.
         generator.graphsafe_set_state(spare)
         with suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(device, pool)

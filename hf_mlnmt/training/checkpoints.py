@@ -1,8 +1,8 @@
-"""Checkpoints that are whole or absent: written aside, listed with checksums, renamed; broken ones are passed over.
+"""Checkpoints, whole or absent: written to a temporary folder, listed with checksums, renamed; broken ones are ignored.
 
 A checkpoint is a folder checkpoint-<step> with the model, the states of optimizer, schedule and random generators, and
-`complete.json`, which lists every file with its size and CRC-32. `write_model` makes a model folder of checkpoints: the
-mean of their weights, tensor by tensor, in float64.
+`complete.json`, which lists every file with its size and CRC-32. `write_model` writes a model folder with the mean of
+checkpoints' weights, computed tensor by tensor in float64.
 
 Reference: Vaswani et al. 2017, section 6.1 (the last 5 or 20 checkpoints are averaged).
 """
@@ -65,7 +65,7 @@ def checkpoints(run: str | Path) -> list[Path]:
 
 
 def finish(staging: Path, checkpoint: Path) -> None:
-    """Lists the files of `staging` with their checksums, renames it to `checkpoint` (an old one goes away)."""
+    """Lists the files of `staging` with their checksums, renames it to `checkpoint` and replaces an older one."""
     files = (path for path in sorted(staging.rglob("*")) if path.is_file() and path.name != MANIFEST)
     write_json(staging / MANIFEST, {path.relative_to(staging).as_posix(): size_and_crc(path) for path in files})
     follow_umask(staging)
@@ -95,7 +95,7 @@ def manifest_of(checkpoint: Path) -> str:
 
 
 def checkpoints_to_average(paths: list[Path], last: int | None) -> list[Path]:
-    """Returns the folders named, of one vocabulary, or the last whole checkpoints of the one run named."""
+    """Returns `paths` if all have one vocabulary, or with `last` so many last whole checkpoints of one run."""
     if last is None:
         _check_same_vocabularies(paths)
         return paths
@@ -109,7 +109,7 @@ def checkpoints_to_average(paths: list[Path], last: int | None) -> list[Path]:
 
 
 def _check_same_vocabularies(paths: Sequence[Path]) -> None:
-    """Raises UserError for a folder whose tokenizers give other ids than those of the first; those without pass."""
+    """Raises UserError for tokenizers that give other ids than the first folder's; skips folders without tokenizers."""
     first = None
     for path in paths:
         if not any(any(path.glob(name)) for name in TEXT_FILES):
@@ -126,7 +126,7 @@ def _check_same_vocabularies(paths: Sequence[Path]) -> None:
 
 
 def last_good(run: str | Path, tell: Callable[[str], None]) -> Path | None:
-    """Returns the newest whole checkpoint of a run, or None; `tell` hears of each newer one that is broken, and why."""
+    """Returns the newest whole checkpoint of a run, or None; `tell` is called with what is wrong with newer ones."""
     for checkpoint in reversed(checkpoints(run)):
         problem = what_is_wrong(checkpoint)
         if problem is None:
@@ -139,13 +139,13 @@ def rotate(run: str | Path, keep: set[int]) -> None:
     """Deletes all checkpoints of a run but those of the steps in `keep`."""
     for checkpoint in checkpoints(run):
         if step_of(checkpoint) not in keep:
-            # First the manifest: a deletion that is cut short must not leave something that looks whole.
+            # Deletes the manifest first, so that an interrupted deletion leaves no folder that looks whole.
             (checkpoint / MANIFEST).unlink(missing_ok=True)
             shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 def check_same_model(checkpoint: Path, config: Any) -> None:
-    """Refuses a checkpoint whose architecture or vocabulary is not the model's, by the first differing field."""
+    """Raises UserError, naming the first differing field, for a checkpoint of another architecture or vocabulary."""
     theirs, ours = read_part(checkpoint, CONFIG), json.loads(config.to_json_string(use_diff=False))
     if name := _other_field(theirs, ours):
         raise UserError(
@@ -156,7 +156,7 @@ def check_same_model(checkpoint: Path, config: Any) -> None:
 
 
 def _other_field(config: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
-    """Returns a field of two config.json that gives the weights other shapes or another meaning; None without one."""
+    """Returns a field that differs in two config.json and changes the weights' shapes or meaning; None without one."""
     changed = differences(config, other, may_differ=NO_ARCHITECTURE, whole=["*"]).keys() & config.keys() & other.keys()
     return min(changed, key=lambda name: (name != "model_type", name), default=None)
 
@@ -164,8 +164,8 @@ def _other_field(config: Mapping[str, Any], other: Mapping[str, Any]) -> str | N
 def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:
     """Returns the mean weights of model folders or checkpoints, as a state dict on the CPU in the dtype of the first.
 
-    One tensor at a time is read from each. Raises: UserError when there is none, or where weights, configs or
-    directions do not go together.
+    One tensor at a time is read from each folder. Raises: UserError without paths, or where weights, configs or
+    directions differ.
     """
     if not paths:
         raise UserError("no checkpoints to average.")
@@ -209,15 +209,15 @@ def write_model(
 ) -> Path:
     """Writes a model folder from a checkpoint's config and tokenizers and the mean weights of `weights_of`; atomically.
 
-    Heads of objectives stay behind; an adapter is merged, and is in adapter/ by itself. `generation` replaces the
-    checkpoint's generation_config.
+    Heads of objectives are left out; an adapter is merged, and also written by itself into adapter/. `generation`
+    replaces the checkpoint's generation_config.
     """
     check_model_folder(checkpoint)
     with atomic_folder(folder) as new:
         copy_all_but_weights(checkpoint, new)
         if generation is not None:
             generation.save_pretrained(new)
-        else:  # nothing of a run, which writes results
+        else:  # not called by a run, whose results name the direction
             keep_direction(weights_of, new, Path(folder).name)
         if auto_class_of(new) == "AutoModelForCausalLM":
             begin_texts(new)

@@ -16,12 +16,12 @@ from transformers import PreTrainedModel
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.training.objectives import SHOWN, Objective, Translation, evaluating
 
-# (outputs, references, sources) -> named numbers
+# (outputs, references, sources) -> {name of a score: value}
 Metric = Callable[[Sequence[str], Sequence[str], Sequence[str] | None], dict[str, float]]
 
 
 class Alone:
-    """Stands in for the Accelerator where losses are measured by one process on the CPU, after the group has ended."""
+    """Stands in for the Accelerator where one process measures losses on the CPU, after the group has ended."""
 
     process_index, num_processes, device = 0, 1, torch.device("cpu")
     autocast = staticmethod(nullcontext)
@@ -45,7 +45,7 @@ class DevSet:
         objective: whose loss is measured; None: translation, without smoothing. Its `items` must be one number.
         languages: {"source": "en", "target": "de"}, between which a model of several languages translates.
         told: arguments of generate() by which the model is told the languages.
-        parts: an objective, and of how many first sentences the parts of its loss are measured too, per item.
+        parts: (objective, count): the named parts of its loss, per item, are measured on the first `count` sentences.
     """
 
     dataset: Any
@@ -88,7 +88,7 @@ class DevSet:
     ) -> Iterator[tuple[list[int], dict[str, torch.Tensor]]]:
         """Yields this process's share of the sentences in batches of similar lengths, with their indices."""
         lengths = np.asarray(self.dataset.source_lengths)[:first]
-        tokens = self.batch_tokens if first is None else self.batch_tokens // 16  # every sentence has many hypotheses
+        tokens = self.batch_tokens if first is None else self.batch_tokens // 16  # each sentence has an n-best list
         order = np.argsort(-lengths, kind="stable")[accelerator.process_index :: accelerator.num_processes]
         while len(order):
             size = max(1, tokens // int(lengths[order[0]]))
@@ -99,7 +99,7 @@ class DevSet:
     def _losses(
         self, model: PreTrainedModel, accelerator: Any, objective: Objective, first: int | None = None
     ) -> dict[str, float]:
-        """Measures the loss per item or, of the first sentences, its parts; in the order of the sentences' lengths."""
+        """Measures the loss per item over all sentences, or the loss's named parts over the `first` sentences."""
         places = {"items": 0, "loss": 1} if first is None else {"items": 0}
         totals = torch.zeros(8, dtype=torch.float64, device=accelerator.device)
         for _, batch in self._batches(objective.collate, accelerator, first):
@@ -131,7 +131,7 @@ class DevSet:
 def metric(name: str, lowercase: bool = False, language: str | None = None) -> Metric:
     """Returns a metric by name: bleu, chrf, ter (sacreBLEU's, detokenised) or any other of the `evaluate` library.
 
-    `lowercase`: for a model of lower-cased text, whose every German noun would be wrong. `language`: the target's.
+    lowercase: compare without case, for a model of lower-cased text. language: of the target.
     """
     from hf_mlnmt.evaluation.scores import METRICS, sacrebleu_metric
 
@@ -140,7 +140,7 @@ def metric(name: str, lowercase: bool = False, language: str | None = None) -> M
         from hf_mlnmt.evaluation import load_metric
 
         return load_metric(name)
-    # TER never looks at case unless told to.
+    # TER is case-insensitive by default.
     scorer = sacrebleu_metric(own[name], language, **({"lowercase": True} if lowercase and name != "ter" else {}))
 
     def compute(outputs: Sequence[str], references: Sequence[str], sources: Any = None) -> dict[str, float]:
@@ -151,7 +151,7 @@ def metric(name: str, lowercase: bool = False, language: str | None = None) -> M
 
 @contextmanager
 def kept_generation_config(model: PreTrainedModel) -> Iterator[None]:
-    """Puts the model's generation_config back: Seq2SeqTrainer writes every default into it (max_length=20)."""
+    """Restores the model's generation_config after a block: Seq2SeqTrainer writes its defaults into it."""
     before = copy.deepcopy(getattr(model, "generation_config", None))
     try:
         yield

@@ -1,4 +1,4 @@
-"""The objective of a student: cross-entropy, and in the same loss what its teachers say of each word and where it is.
+"""The objective of a student: cross-entropy, its teachers' distributions of words and guided alignment in one loss.
 
 References: Kim and Rush 2016, "Sequence-Level Knowledge Distillation", equations 1 to 4 (on a teacher's translations
 the cross-entropy is their sequence-level one); Chen et al. 2016, "Guided Alignment Training for Topic-Aware Neural
@@ -50,14 +50,14 @@ from hf_mlnmt.training.objectives import (
 )
 
 KEPT = 2_000_000  # sentences whose links are kept: some 600 MB of captions
-SENTENCE = "sentence"  # of a batch: the number of each sentence in the training set, -1 where it is not known
+SENTENCE = "sentence"  # key of a batch: each sentence's number in the training set, -1 where it is not known
 
 
 @dataclass
 class Distillation(Translation):
-    """Equation 1.
+    """The objective of equation (1) above: cross-entropy, the teachers' distributions of words, guided alignment.
 
-    words, alignment: the weights of (2) and (3). model: the teacher, or several fused. aligner: the first teacher.
+    words, alignment: the weights of (2) and (3). model: the teacher, or several fused. aligner: of the first teacher.
     """
 
     as_graph: ClassVar[bool] = False
@@ -80,7 +80,7 @@ class Distillation(Translation):
         objective.words, objective.alignment = settings.words, settings.alignment
         objective.tokenizers = given.tokenizers
         if settings.words:
-            with torch.device("cpu"):  # checks before a training make objectives for models without memory
+            with torch.device("cpu"):  # checks before a training call this on the meta device
                 objective.model = _teacher(folders, Member("the student", given.model, given.tokenizers))
         if settings.alignment:
             if type(_attention(given.model)) is not CrossAttention:
@@ -100,7 +100,7 @@ class Distillation(Translation):
         return {**batch, SENTENCE: torch.tensor(numbers)}
 
     def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
-        """Returns equation 1 and its parts."""
+        """Returns the loss of equation (1) and its parts: translation, words, alignment."""
         batch = dict(batch)
         numbers, labels = batch.pop(SENTENCE), batch["labels"]
         items, seen = divisor(labels, num_items_in_batch), dict[str, Tensor]()
@@ -127,7 +127,7 @@ class Distillation(Translation):
         return torch.stack(list(parts.values())).sum(), parts
 
     def of_words(self, batch: Batch, logits: Tensor) -> Tensor:
-        """Returns equation 2; logits: the student's, (batch, target, vocabulary)."""
+        """Returns W of equation (2) over the batch; logits: the student's, (batch, target, vocabulary)."""
         labels, real = batch["labels"], batch["labels"] != IGNORED
         teacher = self.model.to(labels.device)
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
@@ -138,7 +138,7 @@ class Distillation(Translation):
         return -(wanted * logs).sum()
 
     def guide(self, batch: Batch, numbers: Tensor) -> Tensor:
-        """Returns G of equation 3, (batch, target, source), float32; each row sums to 1, or to 0."""
+        """Returns G of equation (3), (batch, target, source), float32; rows sum to 1 or 0. Aligns new sentences."""
         ids, labels, mask = (batch[name].cpu() for name in ("input_ids", "labels", "attention_mask"))
         real = ((ids, mask.bool()), (labels, labels != IGNORED))
         pairs = [[row[here].tolist() for row, here in zip(*side)] for side in real]
@@ -159,8 +159,8 @@ class Distillation(Translation):
 
 
 def attention_logs(query: Tensor, key: Tensor, heads: int, mask: Tensor) -> Tensor:
-    """Returns log a of the first head: query (batch, target, d), key (batch, source, d or more), mask (batch, source)
-    -> (batch, target, source), float32 or wider."""
+    """Returns the logarithms of the first head's attention weights, a of (3): query (batch, target, d), key (batch,
+    source, d or more), mask (batch, source) -> (batch, target, source), float32 or wider."""
     size = query.shape[-1] // heads
     exact = torch.promote_types(query.dtype, torch.float32)
     with in_own_precision(query):
@@ -169,7 +169,7 @@ def attention_logs(query: Tensor, key: Tensor, heads: int, mask: Tensor) -> Tens
 
 
 def alignment_loss(logs: Tensor, guide: Tensor) -> Tensor:
-    """Returns equation 3, of log a and G, both (batch, target, source)."""
+    """Returns A of equation (3) from log a and G, both (batch, target, source)."""
     return -(guide * torch.where(guide > 0, logs, 0.0)).sum()
 
 
@@ -184,7 +184,7 @@ def _attention(model: nn.Module) -> Any:
 
 
 def _teacher(folders: Sequence[str], student: Member) -> Any:
-    """Returns the teacher of (2), or several as one. Raises: UserError where its vocabulary is not the student's."""
+    """Returns the teacher model of (2), several of them fused. UserError for a vocabulary not the student's."""
     parts = [load(folder, device="cpu", fast=True) for folder in folders]
     for folder, each in zip(folders, parts):
         check_same_vocabulary(student, Member(folder, each.model, each.tokenizers))

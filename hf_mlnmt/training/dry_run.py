@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hf_mlnmt.training.trainer import TranslationTrainer
 
 STEPS = 6
-SEEN = 1000  # steps whose shapes are counted
+SEEN = 1000  # most steps whose batch shapes are counted
 MEASURED = 30  # tasks that are measured, at most; further ones are taken to be as fast as their mean
 
 
@@ -32,7 +32,7 @@ def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
     steps, steps_per_epoch = trainer.steps()
     figures = list(map(batch_statistics, sampler.samplers))
     seconds_per_token, memory = _measure(trainer)
-    # An average step has of each task as many average batches as its share says.
+    # A step has on average batches * share batches of each task, each with the task's mean number of target tokens.
     batches = args.gradient_accumulation_steps * args.world_size
     counts = [batches * count / sampler.schedule.length for count in sampler.schedule.counts]
     tokens = [count * figure.target_tokens_per_batch for count, figure in zip(counts, figures)]
@@ -88,7 +88,7 @@ def _task(task: Task, figures: BatchStatistics) -> dict[str, str]:
 
 
 def _measure(trainer: TranslationTrainer) -> tuple[list[float], float]:
-    """Measures seconds per target token of each task over a few batches, and peak memory in MiB. The weights stay."""
+    """Measures seconds per target token of each task over a few batches, and peak memory in MiB; keeps the weights."""
     trainer.model.train()
     trainer.create_optimizer()
     assert trainer.optimizer is not None
@@ -106,7 +106,7 @@ def _measure(trainer: TranslationTrainer) -> tuple[list[float], float]:
 def _seconds_per_token(trainer: TranslationTrainer, task: Task, sampler: TokenBatchSampler) -> float:
     batches = sampler.batches(0)
     cells = [rows * target for rows, _, target in map(sampler.shape, batches)]
-    _step(trainer, task, sampler, batches[int(np.argmax(cells))])  # memory is at its peak here, and everything is warm
+    _step(trainer, task, sampler, batches[int(np.argmax(cells))])  # the largest batch: peak memory and warm-up
     before = time.perf_counter()
     tokens = sum(_step(trainer, task, sampler, batch) for batch in batches[:STEPS])
     if trainer.args.device.type == "cuda":
@@ -115,7 +115,7 @@ def _seconds_per_token(trainer: TranslationTrainer, task: Task, sampler: TokenBa
 
 
 def _step(trainer: TranslationTrainer, task: Task, sampler: TokenBatchSampler, batch: np.ndarray) -> int:
-    """Runs one forward, backward and update of rate 0; returns the number of target tokens."""
+    """Runs one forward, backward and update with learning rate 0; returns the number of target tokens."""
     assert trainer.optimizer is not None
     examples = [task.data[i] for i in batch.tolist()]
     inputs = trainer._prepare_inputs(collate_in(sampler.buckets, task.objective.collate, examples))
@@ -129,7 +129,7 @@ def _step(trainer: TranslationTrainer, task: Task, sampler: TokenBatchSampler, b
 
 
 def duration(seconds: float) -> str:
-    """Returns "2 h 5 min", "12 min" or "40 s"."""
+    """Returns seconds in words: "2 h 5 min", "12 min" or "40 s"."""
     minutes = round(seconds / 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60} min"

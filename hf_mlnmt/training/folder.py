@@ -1,7 +1,7 @@
-"""The folder of a run, and what "changed since the last start" means in it.
+"""The folder of a run: what may change in it between two starts, and what is then made again.
 
-One process at a time, one recipe (but for what may be amended), one training set from the first step to the last. Until
-a checkpoint is there (`has_begun`) any other recipe and text take their place; what they leave as it was is kept.
+In a folder one process trains at a time, by one recipe (but for keys that may change), on one training set. Until it
+holds a checkpoint (`has_begun`) recipe and text may be replaced; products that do not depend on a change are kept.
 
 | compared with the last start | if it changed |
 | --- | --- |
@@ -10,8 +10,8 @@ a checkpoint is there (`has_begun`) any other recipe and text take their place; 
 | training data and tokenizers (`check_data`) | refused |
 | text of the test sets (`is_finished`) | translated and scored again |
 | checkpoints and decoding (`digest_of_model`), versions (run.py) | models, translations, scores are made again |
-| processor, library of products (run.py) | said: the library stays, the last digits may change |
-| number of processes (run.py) | they accumulate as many batches as make up a step |
+| processor, library of products (run.py) | a warning: the library stays, the last digits may change |
+| number of processes (run.py) | each accumulates as many batches as keep the size of a step |
 | too few checkpoints left (run.py) | refused |
 
 A change of the recipe is allowed where the run could have come to its present state with the new recipe too: it changes
@@ -45,23 +45,23 @@ FREE = (
     *("logging", "decoding", "data.test", "data.processes", *ON_CARDS, "checkpoints.keep", "checkpoints.average"),
     "evaluation.before",
 )
-# Of these, keys whose change leaves a finished run as finished as it was.
+# Keys of FREE whose change asks for no work in a finished run.
 WITHOUT_EFFECT = ("logging", "checkpoints.keep", "data.processes")
 # Schedules whose learning rate at a step depends on the step where the training ends.
 ENDING = ("cosine", "linear")
-# Corpora are compared as a whole.
+# Keys of corpora, whose values are compared as a whole.
 WHOLE = ("data.train", "data.dev", "data.test.*")
 
 
 def changes(before: Recipe, now: Recipe) -> Changes:
-    """Returns the keys whose values differ."""
+    """Returns the keys whose values differ, with the value in each recipe."""
     return differences(before.to_dict(), now.to_dict(), whole=WHOLE)
 
 
 def allowed_changes(before: Recipe, now: Recipe, place: str) -> Changes:
-    """Returns the keys whose values differ from those that the run in the folder `place` began with.
+    """Returns the keys whose values differ, all of which the run in the folder `place`, begun with `before`, allows.
 
-    Raises: UserError that shows those that make another training, old -> new.
+    Raises: UserError that lists the keys whose change would make another training, old -> new.
     """
     changed = changes(before, now)
     conflicts = {key: values for key, values in changed.items() if not _is_allowed(key, values, before)}
@@ -86,7 +86,7 @@ def _is_allowed(key: str, values: tuple[Any, Any], before: Recipe) -> bool:
         return True
     if is_below(key, ("budget",)):
         return before.schedule.name not in ENDING
-    if key == "evaluation.patience":  # nobody knows whether less patience would have stopped it before
+    if key == "evaluation.patience":  # less patience might have stopped it before
         old, new = values
         return old is not None and (new is None or new >= old)
     return False
@@ -98,8 +98,8 @@ def _short(value: Any) -> str:
 
 
 RECIPE, MADE_FROM = "recipe.yaml", "made_of.json"
-PAIR = "pair"  # what training/pair.py writes before the run begins
-PRODUCTS = "products.json"  # which library multiplies in this run
+PAIR = "pair"  # the folder that training/pair.py writes before the run begins
+PRODUCTS = "products.json"  # the library that computes matrix products in this run
 ALPHAS = "alphas.json"  # scales of the inputs of linear layers, with precision.int8
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
 
@@ -163,20 +163,20 @@ def each_said_once() -> Iterator[None]:
 
 
 def alone(output: Path) -> AbstractContextManager[None]:
-    """Refuses to run beside another process that trains in the same folder. A killed process holds nothing."""
+    """Locks a run's folder for a block; UserError if another process trains there. A lock ends with its process."""
     return only_one(
         output, f"{output}: another training is running in this folder. Wait for it, or choose another --output."
     )
 
 
 def has_begun(output: Path) -> bool:
-    """Returns whether there is a checkpoint of this training or of one of its rounds; until then all may be changed."""
+    """Returns whether the folder has results, or a checkpoint of its training or a round; before, all may change."""
     saved = (path for at in ("", "*/") for path in output.glob(f"{at}checkpoints/checkpoint-*"))
     return (output / RESULTS).is_file() or any(saved)
 
 
 def compare(output: Path, recipe: Recipe) -> Changes:
-    """Returns the changed keys that ask for work. UserError for keys that must not change, and without checkpoints."""
+    """Returns the changed keys that ask for work. UserError if one must not change, or needs deleted checkpoints."""
     path = output / RECIPE
     if not path.is_file():
         return {}
@@ -211,7 +211,7 @@ def clean(output: Path) -> None:
 
 
 def keep_recipe(output: Path, recipe: Recipe, command: str, amended: bool = False) -> None:
-    """Writes the recipe; of an amended run, takes away the results file, which says that the run is finished."""
+    """Writes the recipe where none is; `amended`: replaces it and deletes the results, which mark a finished run."""
     if amended:
         (output / RESULTS).unlink(missing_ok=True)
     if amended or not (output / RECIPE).is_file():
@@ -219,7 +219,7 @@ def keep_recipe(output: Path, recipe: Recipe, command: str, amended: bool = Fals
 
 
 def check_data(output: Path, fingerprints: list[str]) -> None:
-    """Refuses to go on with other training data or tokenizers than the run began with."""
+    """Raises UserError if training data or tokenizers are not those the run began with; records their digest."""
     made, now = made_from(output), digest(fingerprints)
     if has_begun(output) and made.digests.get("data", now) != now:
         raise UserError(
@@ -230,11 +230,11 @@ def check_data(output: Path, fingerprints: list[str]) -> None:
 
 
 def digest_of_model(folders: Sequence[Path], generation: Any) -> str:
-    """Returns a digest of a model folder: of its checkpoints, by their lists of checksums, and of the decoding."""
+    """Returns a digest of what a model folder is made from: its checkpoints' lists of checksums, and the decoding."""
     manifests = [checkpoints.manifest_of(folder) for folder in folders]
     return digest(manifests, {} if generation is None else generation.to_diff_dict())
 
 
 def made_from(output: Path) -> MadeFrom:
-    """Returns the digests of the run's products: model/<name>, translations/<file>, tokenizer, data, tests."""
+    """Returns the digests of what the run's products were made from: model/<name>, translations/<file>, data..."""
     return MadeFrom(output / MADE_FROM)

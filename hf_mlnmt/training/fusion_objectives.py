@@ -1,4 +1,4 @@
-"""Objectives of a fused model (modeling/fusion.py): its translation models move, its language models are frozen.
+"""Objectives of a fused model (modeling/fusion.py): they train its translation models; its language models are frozen.
 
 Reference: thesis on monolingual data, section 4.1, equations (4.1), (4.5), (4.6), (4.14).
 
@@ -10,7 +10,7 @@ Reference: thesis on monolingual data, section 4.1, equations (4.1), (4.5), (4.6
 
 s(e) = log q(e) = alpha sum log p_TM + beta sum log p_LM, not divided by the length. Both parts of (4.14) are logged:
 log_q and log_z; the thesis finds that the loss falls through log_z alone. Start from a converged translation model.
-Departs: the lists are found by a model in evaluation mode, and scored in training mode, with dropout, as every target.
+Departs: a model in evaluation mode finds the lists; it scores them in training mode, with dropout, as all targets.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from hf_mlnmt.training.objectives import (
     unwrap,
 )
 
-ELEMENTS = 1 << 26  # logits that are held for the backward pass; more are computed twice instead
+ELEMENTS = 1 << 26  # most logits kept for the backward pass; with more, the backward pass computes all again
 
 
 class Asked(NamedTuple):
-    """Tokens behind histories: which row of histories, behind how many of its tokens, which token; (asked,) each."""
+    """Tokens to score: a row of `Histories`, how many tokens of it come before the token, the token; (asked,) each."""
 
     rows: Tensor
     places: Tensor
@@ -54,7 +54,7 @@ class Asked(NamedTuple):
 
 
 class Histories:
-    """Rows of target tokens, each of a sentence; a history that another one begins with needs no row of its own."""
+    """Rows of target tokens, each of a sentence; a history that begins another one of its sentence shares its row."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, ...]] = []
@@ -62,7 +62,7 @@ class Histories:
         self.row_of: dict[tuple[int, tuple[int, ...]], int] = {}  # sentence and history -> a row that begins with it
 
     def add(self, sentence: int, histories: Sequence[tuple[int, ...]]) -> None:
-        """Adds all histories of a sentence."""
+        """Adds rows for histories of a sentence, the longest first, so that prefixes share a row."""
         for history in sorted(set(histories), key=len, reverse=True):
             if (sentence, history) not in self.row_of:
                 for length in range(len(history) + 1):
@@ -71,7 +71,7 @@ class Histories:
                 self.sentences.append(sentence)
 
     def tensors(self, start: int, pad: int, device: Any) -> tuple[Tensor, Tensor]:
-        """Returns the decoder's input (rows, longest + 1), behind the start token, and each row's sentence (rows,)."""
+        """Returns the decoder's input, start token first, (rows, longest + 1), and each row's sentence (rows,)."""
         longest = max(map(len, self.rows))
         rows = [[start, *row, *[pad] * (longest - len(row))] for row in self.rows]
         return torch.tensor(rows, device=device), torch.tensor(self.sentences, device=device)
@@ -80,8 +80,8 @@ class Histories:
 def rescore(model: Any, encoded: Any, mask: Tensor, ids: Tensor, sentences: Tensor, asked: Asked) -> Tensor:
     """Returns log q of the tokens that are asked for: (asked,), with gradients.
 
-    encoded, mask: of every sentence, what the encoders gave, and which source positions are real. ids: (rows, longest),
-    decoder inputs. sentences: (rows,), whose translation each is.
+    encoded, mask: the encoders' output and the mask of real source positions, of every sentence. ids: (rows, longest),
+    decoder inputs. sentences: (rows,), the sentence that each row translates.
     """
 
     def scores(first: int, last: int) -> Tensor:
@@ -103,7 +103,7 @@ def rescore(model: Any, encoded: Any, mask: Tensor, ids: Tensor, sentences: Tens
 
 
 def log_sums(values: Tensor, groups: Tensor, count: int) -> Tensor:
-    """Returns log of the sum of exp(values) of each group: values, groups (n,) -> (count,); -inf of an empty one."""
+    """Returns log sum exp(values) of each group: values, groups (n,) -> (count,); -inf for a group without values."""
     highest = values.new_full((count,), -torch.inf).scatter_reduce(0, groups, values.detach(), "amax")
     shift = highest.masked_fill(highest == -torch.inf, 0.0)
     sums = values.new_zeros(count).index_add(0, groups, (values - shift[groups]).exp())
@@ -112,19 +112,19 @@ def log_sums(values: Tensor, groups: Tensor, count: int) -> Tensor:
 
 
 def with_references(rows: Tensor, labels: Tensor, ends: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Puts the reference into n-best lists, once; says which of their rows count, and which is the reference.
+    """Puts each reference into its n-best list, in place of the worst row where the search did not find it.
 
-    rows: (sentences, n, longest), best first, without start token, padded behind an end token. labels: (sentences,
-    longest of them). Returns rows with -100 behind the end; (sentences, n), True for what has ended, the first time
-    that it is there; and (sentences,). The reference takes the place of the worst where it was not found.
+    rows: (sentences, n, longest), best first, without start token, padded after an end token. labels: (sentences,
+    longest of them). Returns the rows, with -100 after the end; a mask (sentences, n) of those that have ended and
+    repeat no earlier row; and the number of the reference's row, (sentences,).
     """
     is_end = torch.isin(rows, torch.tensor(list(ends), device=rows.device))
     ended = is_end.any(-1)
-    rows = rows.masked_fill(is_end.cumsum(-1) - is_end.long() > 0, IGNORED)  # what stands behind an end
+    rows = rows.masked_fill(is_end.cumsum(-1) - is_end.long() > 0, IGNORED)  # tokens after the end
     longest = max(rows.shape[2], labels.shape[1])
     rows = torch.nn.functional.pad(rows, (0, longest - rows.shape[2]), value=IGNORED)
     labels = torch.nn.functional.pad(labels, (0, longest - labels.shape[1]), value=IGNORED)
-    # A search that found fewer than n fills up its list: that looks like several translations of no token.
+    # A search that found fewer than n translations fills its list with padding, which looks like empty translations.
     twice = (rows.unsqueeze(2) == rows.unsqueeze(1)).all(-1).tril(-1).any(-1)
     ended &= ~twice
     same = (rows == labels.unsqueeze(1)).all(-1) & ~twice  # (sentences, n)
@@ -137,7 +137,7 @@ def with_references(rows: Tensor, labels: Tensor, ends: Sequence[int]) -> tuple[
 
 
 def n_best_sums(model: Any, encoded: Any, mask: Tensor, rows: Tensor, counted: Tensor) -> Tensor:
-    """Returns log Z over the rows that count, and behind it s of every row: (sentences, 1 + n)."""
+    """Returns log Z over the rows that `counted` marks, then the score s of each row: (sentences, 1 + n)."""
     sentences, n, _ = rows.shape
     flat = rows.flatten(0, 1)
     real = (flat != IGNORED).nonzero()
@@ -177,15 +177,15 @@ def trellis_sums(
 
 
 class _Level(NamedTuple):
-    """The arcs of all sentences between two steps: (parent, which of the scores, child or sentence that ends)."""
+    """The arcs of all sentences between two steps: (parent node, index of the score, child or, at an end, sentence)."""
 
     arcs: list[tuple[int, int, int]]
     ending: list[tuple[int, int, int]]
-    nodes: int  # of the step that they go to
+    nodes: int  # number of nodes in the step that the arcs lead to
 
 
 def _levels(trellises: Sequence[Trellis], histories: Histories, asked: list[tuple[int, int, int]]) -> list[_Level]:
-    """Returns the arcs by step, nodes numbered over all sentences; what they ask is added to `asked`."""
+    """Returns the arcs by step, nodes numbered over all sentences; adds (row, place, token) of each to `asked`."""
     levels = []
     for step in range(max(len(trellis.arcs) for trellis in trellises)):
         level = _Level([], [], sum(_count(trellis, step + 1) for trellis in trellises))
@@ -235,7 +235,7 @@ def _of_fused(kind: Any, settings: Any, given: Ingredients) -> Any:
 
 @dataclass
 class FusionSymbol(Translation):
-    """Cross-entropy of the renormalised product (4.1), whatever the model's `normalization`: the cheapest one."""
+    """Cross-entropy of the renormalised product (4.1), whatever the model's `normalization`; the cheapest to train."""
 
     needs = (*Translation.needs, FUSED)
     of = classmethod(_of_fused)
@@ -243,7 +243,7 @@ class FusionSymbol(Translation):
 
 @dataclass
 class FusionSequence(Objective):
-    """The base of both approximations of (4.5)."""
+    """The base of FusionNBest and FusionTrellis: the loss log Z - s (4.5), with log Z and s from `sums`."""
 
     translates: ClassVar[bool] = True
     needs = (FUSED, SEQUENCE)
@@ -257,7 +257,7 @@ class FusionSequence(Objective):
     def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         """Sums log Z - s over sentences, divided by `num_items_in_batch` target tokens; parts log_q and log_z."""
         labels = batch["labels"]
-        real = (labels != IGNORED).any(1)  # the others fill the batch up to a shape
+        real = (labels != IGNORED).any(1)  # rows without labels fill the batch up to its shape
         log_z, reference = self.sums(unwrap(model), {name: tensor[real] for name, tensor in batch.items()})
         items = divisor(labels, num_items_in_batch)
         parts = {"log_q": reference.sum() / items, "log_z": log_z.sum() / items}
@@ -273,9 +273,9 @@ class FusionSequence(Objective):
 
 @dataclass
 class FusionNBest(NBestSettings, FusionSequence):
-    """log Z - s (4.5), Z the sum over an n-best list of a beam search, made anew for every batch.
+    """log Z - s (4.5), Z the sum over an n-best list of a beam search, which is run anew after `reuse` uses.
 
-    The reference takes the place of the worst, unless it was found. The thesis has both values of `found_by`, 4.4.2.
+    The reference replaces the worst hypothesis if it was not found. The thesis has both values of `found_by`, 4.4.2.
     """
 
     kept: dict[tuple[tuple[int, ...], ...], tuple[Tensor, int]] = field(default_factory=dict, repr=False)
@@ -294,7 +294,7 @@ class FusionNBest(NBestSettings, FusionSequence):
         """Returns the hypotheses of every sentence (sentences, n, longest), kept from earlier steps or new."""
         if self.reuse == 1:
             return self.search(model, batch)
-        real = (batch["attention_mask"] != 0, batch["labels"] != IGNORED)  # a pair is the same, whatever its padding
+        real = (batch["attention_mask"] != 0, batch["labels"] != IGNORED)  # keys without padding
         rows_of_pairs = zip(batch["input_ids"], batch["labels"], *real)
         keys = [
             (tuple(source[is_source].tolist()), tuple(labels[is_label].tolist()))
@@ -314,7 +314,7 @@ class FusionNBest(NBestSettings, FusionSequence):
         return padded.transpose(1, 2).to(batch["input_ids"].device)
 
     def search(self, model: Any, batch: Batch) -> Tensor:
-        """Searches the hypotheses of every sentence (sentences, n, longest), best first, without start token."""
+        """Searches n hypotheses of each sentence: (sentences, n, longest), best first, without start token."""
         options: dict[str, Any] = {"num_beams": self.n, "num_return_sequences": self.n, "do_sample": False}
         options |= {"length_penalty": self.length_penalty, "max_new_tokens": limit(self.max_length, batch["labels"])}
         if self.found_by == "translation":
@@ -342,7 +342,7 @@ class FusionTrellis(TrellisSettings, FusionSequence):
 
 
 def limit(max_length: int | None, labels: Tensor) -> int:
-    """Returns the longest hypothesis in tokens: 10 more than twice the longest reference, without padding."""
+    """Returns the most tokens of a hypothesis: `max_length`, or for None twice the longest reference and 10 more."""
     return 2 * int((labels != IGNORED).sum(1).max()) + 10 if max_length is None else max_length
 
 

@@ -1,11 +1,11 @@
-"""Weights of a step in half precision on an accelerator, cast once for all of it, by one call.
+"""Weights in half precision on an accelerator: all are cast once for the forward pass of a step, by one call.
 
 Autocast casts a weight wherever it is used, and its gradient back: some 300 kernels a step. Here all weights are cast
-before the model runs and stand in their parameters' places until it has; their gradients are widened by one call. What
-is trained, clipped and saved is in float32, as ever. States are in half precision from the embeddings on; autocast
-stays on for what must not be (a softmax, a norm that no kernel of modeling/fused.py computes).
+before the model runs and replace the parameters until the forward pass ends; one call casts their gradients to float32.
+What is trained, clipped and saved is in float32. States are in half precision from the embeddings on; autocast stays on
+for what must not be (a softmax, a norm that no kernel of modeling/fused.py computes).
 
-Left to autocast are layer norms, whose kernels read float32, and layers with LSTMs, which compute in float32.
+Not cast here are layer norms, whose kernels read float32, and layers with LSTMs, which compute in float32.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AS_THEY_ARE = (nn.LayerNorm, nn.RNNBase, nn.RNNCellBase)
 
 
 def _left(model: nn.Module) -> set[nn.Module]:
-    """Returns the modules whose weights stay as they are."""
+    """Returns the modules whose weights are not cast: layer norms, and layers with LSTMs."""
     left = {module for module in model.modules() if isinstance(module, AS_THEY_ARE)}
     recurrent = {module for module in left if not isinstance(module, nn.LayerNorm)}
     layers = [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]

@@ -1,10 +1,10 @@
-"""Weights to begin with: all of a model, or parts of several, from folders or the Hub; and an account of each tensor.
+"""Initial weights from other models: all of one or parts of several, from folders or the Hub; a record of each tensor.
 
 | part | what it is |
 | --- | --- |
-| encoder, decoder | what is in the one or the other and not in both; the output projection is the decoder's |
+| encoder, decoder | tensors of this side and not of both; the output projection is the decoder's |
 | embeddings | the token embeddings of both sides and the output projection |
-| all | everything, also what is in none of these |
+| all | all tensors, also those in none of these |
 
 A tensor that several parts name comes from the narrowest: embeddings, then encoder and decoder, then all.
 """
@@ -36,14 +36,14 @@ NARROWEST_FIRST = ("embeddings", "encoder", "decoder", "all")
 FREE_FIELDS = NO_ARCHITECTURE | {"model_type", "is_encoder_decoder", "encoder_layers", "decoder_layers"}
 FREE_FIELDS |= {"vocab_size", "decoder_vocab_size", "max_position_embeddings", "init_std"}
 SHARED = "share_encoder_decoder_embeddings"
-SHOWN = 8  # tensors of a kind that are printed; the file has all
+SHOWN = 8  # most tensors of each kind that are printed; init_from.json has all
 
 Shapes = dict[str, list[int]]
 
 
 @dataclass
 class Account:
-    """The account of what became of each tensor: name -> shape.
+    """The record of which tensors were loaded, newly initialised or dropped: name -> shape.
 
     loaded, initialised: of the model; dropped: of the folders, with the folder before the name if there are several.
     """
@@ -75,7 +75,7 @@ def read_sources(value: str | Mapping[Any, str]) -> dict[str, str]:
 
 
 def local_folder(name: str, root: Path, part: str = "init_from") -> Path:
-    """Returns the folder, relative to `root` or not; of a name on the Hub, where its files were put."""
+    """Returns the folder `name`, relative to `root` or not; else downloads the model of this name from the Hub."""
     for path in (root / name, Path(name)):
         if path.is_dir():
             return path
@@ -91,7 +91,7 @@ def local_folder(name: str, root: Path, part: str = "init_from") -> Path:
 
 
 def check_sources(sources: Mapping[str, str], root: Path, file: str = "recipe") -> None:
-    """Raises UserError for folders that are not there or have no weights or tokenizer; they are not read."""
+    """Raises UserError for folders that are missing or have no weights or tokenizer; reads no weights."""
     for name in set(sources.values()):
         folder = local_folder(name, root, f"{file}: init_from")
         with naming(f"{file}: init_from"):
@@ -104,7 +104,7 @@ def check_sources(sources: Mapping[str, str], root: Path, file: str = "recipe") 
 def initialise(
     model: PreTrainedModel, sources: Mapping[str, str], root: Path, tokenizers: Tokenizers, file: str = "recipe"
 ) -> Account:
-    """Puts the weights of `sources`, part -> folder or Hub name, into the model.
+    """Copies the weights of `sources`, part -> folder or Hub name, into the model; returns a record of every tensor.
 
     Args:
         root: what folders are relative to.
@@ -116,7 +116,7 @@ def initialise(
     """
     tensors, names, account = _tensors(model), _names(model), Account(dict(sources))
     wanted = _sources_of_tensors(model, names, sources, file)
-    rows = {table.shape[0] for table in _tables(model)}  # what has so many has one for each subword
+    rows = {table.shape[0] for table in _tables(model)}  # vocabulary sizes: tensors of them have a row for each subword
     stored: dict[str, dict[str, Any]] = {}  # folder as named -> its tensors
     used: dict[str, set[str]] = {}
     with ExitStack() as stack:
@@ -164,7 +164,7 @@ def _tensors(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def _names(model: PreTrainedModel) -> dict[str, list[str]]:
-    """Returns the first name of each tensor -> all its names."""
+    """Returns {a tensor's first name: all its names}; a shared tensor has several."""
     names: dict[int, list[str]] = {}
     for name, tensor in _tensors(model).items():
         names.setdefault(id(tensor), []).append(name)
@@ -174,7 +174,7 @@ def _names(model: PreTrainedModel) -> dict[str, list[str]]:
 def _stored_names(
     keys: Mapping[str, Sequence[str]], stored: Mapping[str, Any], base: str, shared: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yields each tensor with the name that it is stored under, with or without `base`; shared: one table for both."""
+    """Yields (tensor, its name in `stored`), with or without prefix `base`; shared: one embedding for both sides."""
     for key, names in keys.items():
         possible = [each for name in names for each in (name, name.removeprefix(base), base + name)]
         if shared:
@@ -192,7 +192,7 @@ def _sources_of_tensors(
     prefixes = {
         f"{name}.": side for name, module in model.named_modules() for side, part in modules.items() if module is part
     }
-    parts: dict[str, set[str]] = {}  # tensor -> those it belongs to
+    parts: dict[str, set[str]] = {}  # tensor -> parts that it is in
     for key, own in names.items():
         inside = {side for prefix, side in prefixes.items() if any(name.startswith(prefix) for name in own)}
         if output is not None and tensors[key] is output.weight:
@@ -239,11 +239,11 @@ def _same_words(tokenizer: Any, other: Any) -> bool:
 def _check_config(
     theirs: Mapping[str, Any], model: PreTrainedModel, part: str, where: str, stored: Sequence[str]
 ) -> bool:
-    """Refuses a config that gives the weights another meaning; returns whether one table is both sides' there."""
+    """Refuses a config that gives the weights another meaning; returns whether its sides share one embedding table."""
     ours = json.loads(model.config.to_json_string(use_diff=False))
     other = {"encoder": "decoder_", "decoder": "encoder_"}.get(part)
     both_sides = any("decoder." in name for name in stored)
-    # Two tables here can begin as one; two there are not one here, unless neither is asked for.
+    # Two embedding tables can begin as copies of one, but one cannot begin as two, unless `part` has one side alone.
     same = bool(theirs.get(SHARED)) or not both_sides or other is not None
     for name in sorted(ours.keys() & theirs.keys() - FREE_FIELDS - ({SHARED} if same else set())):
         if name.endswith("token_id") or (other and name.startswith(other)):

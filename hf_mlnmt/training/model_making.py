@@ -1,4 +1,4 @@
-"""The model that a recipe trains: its config, for the tokenizers there are, and the Auto class that makes it.
+"""The model that a recipe trains: its config, fitted to the tokenizers, fused models, models with added languages.
 
 Languages can be added to a trained model of many languages: a recipe says `model: {add_to: FOLDER}`, and its tasks name
 the languages; those that the model lacks are added, with new weights. The bridge and the modules of all other languages
@@ -29,7 +29,7 @@ SIDES = ("source", "target")
 
 
 def extended_config(folder: Path, languages: Mapping[str, Sequence[str]], where: str, sizes: Mapping[str, int]) -> Any:
-    """Returns a model's config with the tasks' languages; sizes: of their vocabularies, where each has its own."""
+    """Returns a model's config with the tasks' languages added; sizes: of vocabularies, where each has its own."""
     config = read_config(folder)
     if not hasattr(config, "source_languages"):
         raise UserError(f"{where}: model.add_to: {folder} has no modules of single languages ({config.model_type}).")
@@ -47,7 +47,7 @@ def extended_config(folder: Path, languages: Mapping[str, Sequence[str]], where:
 
 
 def with_languages(recipe: Recipe, root: Path, config: Any) -> Any:
-    """Loads the model of model.add_to and adds the languages of `config`; what it had is frozen."""
+    """Loads the model of model.add_to and adds the languages of `config`; freezes the weights it had."""
     model = load_model(local_folder(str(recipe.model.add_to), root, f"{recipe.path}: model.add_to"), dtype="float32")
     known = {name for name, _ in model.named_parameters()}
     wanted, there = ([set(getattr(each, f"{side}_languages")) for side in SIDES] for each in (config, model.config))
@@ -66,9 +66,9 @@ TOKEN_RULES = ("bad_words_ids", "renormalize_logits", "forced_bos_token_id", "fo
 
 
 def token_rules(recipe: Recipe, root: Path, begun: Path | None) -> dict[str, Any]:
-    """Returns the tokens that the generation config of the model of init_from (`all`) forces and forbids.
+    """Returns the fields TOKEN_RULES, forced or forbidden tokens, of the generation config of init_from's `all`.
 
-    begun: a checkpoint of a run that has begun, which has them from there; the folder of `init_from` may be gone.
+    begun: a checkpoint of this run, if any, which has these fields too; the folder of `init_from` may be gone by then.
     """
     name = read_sources(recipe.init_from or {}).get("all")
     if name is None:
@@ -80,7 +80,7 @@ def token_rules(recipe: Recipe, root: Path, begun: Path | None) -> dict[str, Any
 def config_of_recipe(
     recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[str], None]
 ) -> PreTrainedConfig:
-    """Returns the model's config for tokenizers of these sizes and ids. UserError for what cannot be."""
+    """Returns the model's config for the tokenizers' sizes and ids. UserError where settings do not fit together."""
     config = _config(recipe, tokenizers, root, tell)
     longest = max(recipe.data.max_length, recipe.decoding.max_new_tokens + 1)
     positions = getattr(config, "max_position_embeddings", None)
@@ -93,7 +93,7 @@ def config_of_recipe(
 
 
 def fused_model(recipe: Recipe, root: Path) -> FusionForConditionalGeneration:
-    """Fuses what model.fuse names, with the members' weights."""
+    """Loads the models that model.fuse names, and fuses them with their weights."""
     settings = dataclasses.asdict(recipe.model.fuse)  # type: ignore[arg-type]
     named: dict[str, Any] = {}
     for kind in ("translation", "language_model"):
@@ -107,7 +107,7 @@ def fused_model(recipe: Recipe, root: Path) -> FusionForConditionalGeneration:
 
 
 def config_of_base(recipe: Recipe, root: Path) -> PreTrainedConfig | None:
-    """Returns the config of the model of init_from where it is trained on as it is, and its class is Transformers'."""
+    """Returns the config of init_from's model if trained further unchanged and of a class of Transformers, or None."""
     settings, name = recipe.model, read_sources(recipe.init_from or {}).get("all")
     if name is None or settings.system or settings.record or settings.add_to or settings.fuse:
         return None
@@ -116,7 +116,7 @@ def config_of_base(recipe: Recipe, root: Path) -> PreTrainedConfig | None:
 
 
 def speaks_many(recipe: Recipe, root: Path) -> bool:
-    """Returns whether the model has modules of its own for every language."""
+    """Returns whether the model has separate modules for each language."""
     settings = recipe.model
     if settings.add_to is not None or settings.fuse is not None:
         return settings.add_to is not None
@@ -126,7 +126,7 @@ def speaks_many(recipe: Recipe, root: Path) -> bool:
 
 
 def languages_of_tasks(recipe: Recipe) -> dict[str, list[str]]:
-    """Returns the fields of a config that name the languages of the tasks, in their order."""
+    """Returns source_languages and target_languages of a config: the languages of the tasks, in their order."""
     tasks = [section.languages or recipe.languages for section in recipe.sections().values()]
     every = dict.fromkeys(code for task in tasks for code in (task.source, task.target))
     sources, targets = {task.source for task in tasks}, {task.target for task in tasks}
@@ -171,7 +171,7 @@ def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[
             raise UserError(f"{recipe.path}: model.settings.{name}: {kind} has no such field{suggest(name, known)}.")
     architecture = architecture_of(config)
     is_language_model = architecture is not None and architecture.kind == "language-model"
-    if not ours:  # a model whose tokenizer this is; the part of a model that was pre-trained is made a whole one
+    if not ours:  # init_from's config: its tokenizer is used; that of a pre-trained part is made one of the whole model
         whole = {} if architecture is None else {"is_encoder_decoder": not is_language_model}
         return AutoConfig.from_pretrained(str(path), **{**settings.settings, **whole})
     if config.vocab_size != (entries := len(tokenizers.source)):
@@ -211,7 +211,7 @@ def _fields_of_both_sides(recipe: Recipe, tokenizers: Tokenizers, root: Path) ->
 
 
 def _config_path(recipe: Recipe, root: Path) -> tuple[Path, bool]:
-    """Returns the place of the model's config, and whether it is a record, which any tokenizer goes with.
+    """Returns the path of the model's config, and whether it is a record, a config that goes with any tokenizer.
 
     A record is beside the recipe's folder, or one of the project's own; else the config is that of `init_from`.
     """

@@ -1,4 +1,4 @@
-"""Objectives: the batch that is built, and the sum of losses over it. They know no Trainer and no device.
+"""Objectives: each builds batches of examples and computes the loss of a batch; they know no Trainer and no device.
 
 Which task has the next batch: tasks.py. A batch is of one task; its loss is divided by that task's own items of the
 whole step, and the gradients of the step's batches add up (trainer.py).
@@ -48,8 +48,8 @@ from hf_mlnmt.modeling.loss import cross_entropy, divisor, head_cross_entropy
 from hf_mlnmt.modeling.transformer import Decoder, Encoder
 from hf_mlnmt.recipe.schema import DistortionSettings, EncoderSettings
 
-SHOWN = "shown"  # of an example: (epoch, number of the example), for what is drawn anew each time that it is shown
-IGNORED = -100  # label of a position that counts nothing, as everywhere in Transformers
+SHOWN = "shown"  # key of an example: (epoch, number of the example), from which its random choices in this epoch follow
+IGNORED = -100  # label of a position that no loss counts, as everywhere in Transformers
 
 Example = Mapping[str, np.ndarray]
 Batch = dict[str, Tensor]
@@ -61,7 +61,7 @@ Losses = tuple[Tensor, dict[str, Tensor]]
 class Ingredients:
     """The arguments of `Objective.of` beside the objective's own settings.
 
-    label_smoothing: the recipe's. seed: the task's. sides: whose vocabulary its texts have, of objectives on text.
+    label_smoothing: the recipe's. seed: the task's. sides: for objectives on text, whose vocabulary the texts have.
     root: what the folders of other models are relative to.
     """
 
@@ -74,7 +74,7 @@ class Ingredients:
     root: Path = Path()
 
     def smoothing(self, settings: Any) -> float:
-        """Returns the label smoothing of an objective with these settings. UserError for that of a fused model."""
+        """Returns the label smoothing of an objective with these settings. UserError for one of a fused model."""
         own = getattr(settings, "label_smoothing", None)
         smoothing = self.label_smoothing if own is None else own
         if smoothing and hasattr(self.model, "factors"):
@@ -86,23 +86,23 @@ class Ingredients:
 
 @dataclass(frozen=True)
 class Need:
-    """A condition on a model. what: the end of "the objective needs ..."; met: whether a model fulfils it."""
+    """A condition on a model. what: completes "the objective needs ..."; met: returns whether a model fulfils it."""
 
     what: str
     met: Callable[[nn.Module], bool]
 
 
 class Objective(ABC):
-    """A batch to build and a sum of losses over it, as the trainer asks for them.
+    """The base of objectives: `collate` builds a batch from examples, `loss` computes the loss of a model on it.
 
-    translates: whether a model that is trained so translates, so that a development set of it can be scored.
+    translates: whether a model trained by it translates, so that its development sets can be translated and scored.
     needs: what a model must have; asked before training.
     whole_model: the Auto class of the part of a model that this objective trains when it has no other task beside it;
         None: of the whole translation model, or the language model.
     head: a module that the objective trains beside the model and that the finished model is without.
     as_graph: whether `loss` follows from batch, weights and torch's random numbers alone, and reads no value of the
-        card: then steps can be CUDA graphs (captured.py). A state of its own, as a weight that grows, would stay in
-        them as it was when they were captured.
+        card: then steps can be CUDA graphs (captured.py). Graphs would keep state of the objective, such as a growing
+        weight, as it was when they were captured.
     """
 
     as_graph: ClassVar[bool] = False
@@ -123,20 +123,20 @@ class Objective(ABC):
     def collate(self, examples: Sequence[Example]) -> Batch:
         """Pads examples to one batch of (sentences, longest) tensors. Must not draw from torch's random state.
 
-        What is to be drawn follows from `example[SHOWN]`, which every example has beside what its set holds.
+        Random choices must follow from `example[SHOWN]`, which every example has beside its set's arrays.
         """
 
     def items(self, batch: Batch) -> Tensor:
-        """Counts what the losses of a step are divided by in a batch: its target tokens."""
+        """Counts the items of a batch, by which losses are divided: its target tokens."""
         return (batch["labels"] != IGNORED).sum()
 
     def measured(self) -> Objective:
-        """Returns the objective whose loss on a development set is reported."""
+        """Returns the objective whose loss on a development set is reported: this one."""
         return self
 
     def measured_parts(self) -> tuple[Objective, int] | None:
-        """Returns an objective whose parts of the loss are measured too, on so many first sentences of a translated
-        development set; None for none."""
+        """Returns None: no parts of the loss are measured. Overriding methods return an objective, and on how many
+        first sentences of a translated development set its parts are measured."""
         return None
 
     @abstractmethod
@@ -179,13 +179,13 @@ def computes_own_loss(model: nn.Module) -> bool:
 
 
 def part_of(model: nn.Module, side: str) -> Any:
-    """Returns the encoder or the decoder, or None."""
+    """Returns the model's encoder or decoder, or None without one. side: "encoder" or "decoder"."""
     get = getattr(unwrap(model), f"get_{side}", None)
     return get() if callable(get) else None
 
 
 def _is_causal_model(model: nn.Module) -> bool:
-    """Returns whether it is a causal language model, ours or Transformers', and not the encoder with a projection."""
+    """Returns whether the model is a causal language model, ours or Transformers', and no EncoderWithProjection."""
     inner = unwrap(model)
     encoder = isinstance(inner, EncoderWithProjection)
     return not (encoder or inner.config.is_encoder_decoder) and inner.get_output_embeddings() is not None
@@ -211,24 +211,24 @@ NO_FUSION = Need(
     "a decoder that works without a source (with information_fusion it reads its auxiliary decoders, which read one)",
     lambda model: not getattr(unwrap(model).config, "information_fusion", False),
 )
-# An encoder or decoder for each language would have to be told which: no objective on text does that.
+# A model with an encoder or decoder for each language must be told which: no objective on text does that.
 ONE_FOR_ALL = Need(
     "one encoder and one decoder for all languages", lambda model: not hasattr(unwrap(model).config, "source_languages")
 )
 
 
-# Batches and losses of all kinds
+# Functions that objectives of all kinds share
 
 
 def column(examples: Sequence[Example], name: str) -> Sequence[np.ndarray]:
-    """Returns the arrays of one name of all examples; of `Examples` as `Rows`, which are padded at once."""
+    """Returns the array `name` of each example; of `Examples` as one `Rows`, which are padded at once."""
     if isinstance(examples, Examples):
         return examples.columns[name]
     return [np.asarray(example[name]) for example in examples]
 
 
 def pad(rows: Sequence[np.ndarray], value: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pads rows of different lengths with `value`: int64 (rows, longest), and the lengths (rows,)."""
+    """Pads rows of different lengths with `value`; returns int64 (rows, longest), and the lengths (rows,)."""
     if not isinstance(rows, Rows):
         rows = Rows(np.concatenate(rows), np.fromiter(map(len, rows), np.int64, len(rows)))
     return rows.padded(value), rows.lengths
@@ -243,7 +243,7 @@ def batch_of(inputs: Sequence[np.ndarray], labels: Sequence[np.ndarray], pad_tok
 
 
 def _loss_of_logits(logits: Tensor, labels: Tensor, smoothing: float, items: Tensor | int | None) -> Tensor:
-    """Returns the smoothed cross-entropy of the real positions, for a model that does not compute it."""
+    """Returns the smoothed cross-entropy of a model's logits, summed over labelled positions and divided by `items`."""
     real = labels != IGNORED
     return cross_entropy(logits[real], labels[real], smoothing) / divisor(labels, items)
 
@@ -253,8 +253,8 @@ class Translation(Objective):
     """Cross-entropy of the target given the source.
 
     Inputs: examples {"input_ids": (source,), "labels": (target,)}, both ending with </s>, integers.
-    A model whose class says `computes_own_loss` does so in its forward (and may add auxiliary ones); for any other
-    encoder-decoder of Transformers the loss is computed here from its logits, with the same formula:
+    A model whose class says `computes_own_loss` computes it in its forward (and may add auxiliary losses); for any
+    other encoder-decoder of Transformers the loss is computed here from its logits, with the same formula:
         (1 - eps) * -log p(y) + eps * mean over the vocabulary of -log p       (Szegedy et al. 2016, section 7)
 
     languages: what a model of several languages is told: {"source_language": "de", "target_language": "en"}.
@@ -285,18 +285,18 @@ class Translation(Objective):
             return output.loss, output.losses or {}
         inputs: dict[str, Any] = batch
         if shift := getattr(unwrap(model), "prepare_decoder_input_ids_from_labels", None):
-            inputs = {name: value for name, value in batch.items() if name != "labels"}  # or it would compute a loss
+            inputs = {name: value for name, value in batch.items() if name != "labels"}  # or forward computes a loss
             inputs["decoder_input_ids"] = shift(batch["labels"])
         logits = model(**inputs, use_cache=False).logits
         return _loss_of_logits(logits, batch["labels"], self.label_smoothing, num_items_in_batch), {}
 
 
-# On text of one language
+# Objectives on text of one language
 
 
 @dataclass
 class Distortion:
-    """The function tau of one vocabulary, pure in (seed, epoch, number of the sentence, the sentence).
+    """The function tau: hides, replaces or marks tokens at random, by (seed, epoch, number of the sentence).
 
     mask: the id of <mask>. special: ids that are neither distorted nor drawn. vocabulary: ids are below this.
     """
@@ -322,7 +322,7 @@ class Distortion:
         return cls(settings, tokenizer.mask_token_id, np.array(tokenizer.all_special_ids), len(tokenizer), seed)
 
     def __call__(self, ids: np.ndarray, epoch: int, sentence: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns tau(ids) (length,), and which positions are D (length,)."""
+        """Returns tau(ids), and which positions are distorted, the set D, and so to be predicted: (length,) each."""
         draws, settings = np.random.default_rng([self.seed, epoch, sentence]), self.settings
         chances, kinds = draws.random(len(ids)), draws.random(len(ids))
         others = self.words[draws.integers(len(self.words), size=len(ids))]
@@ -338,8 +338,8 @@ class Distortion:
 class TextObjective(Objective):
     """The base of objectives on text of one language.
 
-    start_token_id: stands before the first token of a language model. label_smoothing: eps of loss.py. distortion:
-    tau, of those that restore text.
+    start_token_id: stands before the first token of a language model. label_smoothing: eps of loss.py. distortion: tau,
+    of objectives that restore distorted text.
     """
 
     as_graph: ClassVar[bool] = True
@@ -363,7 +363,7 @@ class TextObjective(Objective):
         return replace(self, label_smoothing=0.0)
 
     def shifted(self, examples: Sequence[Example]) -> Batch:
-        """Makes input_ids, the start token and all tokens but the last, and labels, all: (sentences, longest)."""
+        """Makes a batch: input_ids, the start token and all tokens but the last; labels, all tokens."""
         labels = column(examples, "input_ids")
         inputs: Sequence[np.ndarray]
         if isinstance(labels, Rows):
@@ -376,7 +376,7 @@ class TextObjective(Objective):
         return batch_of(inputs, labels, self.pad_token_id)
 
     def distorted(self, examples: Sequence[Example]) -> Batch:
-        """Makes input_ids, tau of the tokens, and labels, the distorted tokens: (sentences, longest)."""
+        """Makes a batch: input_ids, tau of the tokens; labels, the tokens at distorted positions and else -100."""
         assert self.distortion is not None
         inputs, labels = [], []
         for example in examples:
@@ -402,7 +402,7 @@ class EncoderObjective(TextObjective):
     @classmethod
     def of(cls, settings: EncoderSettings, given: Ingredients) -> Self:
         objective, config = super().of(settings, given), given.model.config
-        if isinstance(given.model, EncoderWithProjection):  # its config says whether it is tied
+        if isinstance(given.model, EncoderWithProjection):  # its config says whether its projection is tied
             return objective
         objective.tie = settings.tie
         if not settings.tie:
@@ -413,7 +413,8 @@ class EncoderObjective(TextObjective):
         return objective
 
     def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
-        """Sums -log softmax(W_proj h) of the labels, h the encoder's last states."""
+        """Returns the label-smoothed cross-entropy of softmax(W_proj h), h the encoder's last states, summed over the
+        labels and divided by `num_items_in_batch` or by this batch's labels; no named parts."""
         encoder, options = part_of(model, "encoder"), {"is_causal": True} if self.is_causal else {}
         states = encoder(batch["input_ids"], batch["attention_mask"], **options).last_hidden_state
         inner, labels = unwrap(model), batch["labels"]

@@ -1,11 +1,11 @@
-"""A recipe from two files: a corpus is read, a development set held out, a recipe chosen, written and run.
+"""Training from two files: reads the corpus, holds out a development set, chooses a recipe, writes and runs it.
 
-With a trained model to begin with (`init_from`) that is fine-tuned: tokenizer and shape are its own. With `student` the
-recipe trains a small model on what larger ones translate (students.py).
+With `init_from` a trained model is fine-tuned, with its own tokenizer and shape. With `student` the recipe trains a
+small model on what larger ones translate (students.py).
 
 The run's folder has pair/: <name>.yaml, the recipe, to copy and change; asked.json, what it was chosen for; dev.*, the
 pairs that were held out; train.* and text.*, what is left without sentences of the development set, where there were
-such. When the same is asked again, nothing is read again. recipe/sizes.py has the choices.
+such. The same request, made again, reads nothing again. recipe/sizes.py makes the choices.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ from hf_mlnmt.training.processes import common, join_group, main_first, meet
 from hf_mlnmt.training.run import run_recipe
 from hf_mlnmt.zoo.systems import architecture_of, positions_of
 
-HELD_OUT = 1000  # pairs, or a twentieth of a smaller corpus
-FEWEST_HELD_OUT = 50  # where a model is fine-tuned, of 200 pairs and more
-MAX_LENGTH = 256  # subwords, as data.max_length and decoding.max_new_tokens say unless told
-FEWEST = 200  # distinct pairs that a training is begun with
+HELD_OUT = 1000  # most pairs that are held out; of a smaller corpus a twentieth
+FEWEST_HELD_OUT = 50  # least pairs that are held out to fine-tune a model, but at most a quarter of all
+MAX_LENGTH = 256  # subwords: the defaults of data.max_length and decoding.max_new_tokens
+FEWEST = 200  # least number of distinct pairs that a training is begun with
 Row = TypeVar("Row", bound=Sequence[str])
 HELD, ASKED = folder.PAIR, "asked.json"
 
 
 @dataclass(frozen=True)
 class TwoFiles:
-    """The files that a user has, all relative to --data.
+    """The request of `train --pair`: files, all relative to --data, their languages, and what is trained.
 
     pair: sources and targets. source, target: codes of their languages; unless told, the file names say them.
     dev, test: pairs of files. text: sentences of the target language, for a student of the source language. system: of
     the zoo. init_from: a trained model, a folder or Hub name, that is fine-tuned. student: the size of a small model
     that is trained on what `teachers` translate; several, of one vocabulary, translate as one. reverse: a model of the
-    other direction, by which translations are left out.
+    other direction, by whose probabilities unlikely translations are left out.
     """
 
     pair: tuple[str, str]
@@ -139,7 +139,7 @@ def train_pair(
         except UserError as error:
             if home == output:
                 raise
-            raise UserError(str(error).replace(str(path), path.name)) from error  # the file is gone then
+            raise UserError(str(error).replace(str(path), path.name)) from error  # a dry run's file is deleted
 
 
 def _asking(asked: TwoFiles, data: Path) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def _asking(asked: TwoFiles, data: Path) -> dict[str, Any]:
 
 
 def _is_kept(home: Path, asking: dict[str, Any]) -> bool:
-    """Returns whether a folder holds the recipe that was chosen for just this.
+    """Returns whether a folder holds the recipe that was chosen for the same request.
 
     Raises: UserError for a folder in which something else is trained already.
     """
@@ -192,7 +192,7 @@ def _is_kept(home: Path, asking: dict[str, Any]) -> bool:
 
 @contextmanager
 def _no_empty(home: Path) -> Iterator[None]:
-    """Removes a folder that was not there before and is empty when something fails."""
+    """Runs a block; if it fails, removes the folder `home` where the block made it and left it empty."""
     before = home.exists()
     try:
         yield
@@ -204,7 +204,7 @@ def _no_empty(home: Path) -> Iterator[None]:
 
 
 def _check_files(asked: TwoFiles, data: Path) -> None:
-    """Raises UserError for a file on both sides, a development set that is the corpus, names of other languages."""
+    """Raises UserError for a file on both sides, a development set that is the corpus, or files of other languages."""
     for option, files in (("--pair", asked.pair), ("--dev", asked.dev), *(("--test", each) for each in asked.test)):
         sizes.check_texts(option, files or ("", ""))
         if files and (data / files[0]).resolve() == (data / files[1]).resolve():
@@ -283,7 +283,7 @@ def _chosen(asked: TwoFiles, data: Path, making: Path, held: Path, processes: in
         },
         **chosen,
     }
-    if asked.init_from:  # the development set is scored by both models
+    if asked.init_from:  # tests the model before and after fine-tuning
         content["data"]["test"] = {"dev": content["data"]["dev"]}
     lines += [] if asked.student else choices
     longest = positions_of(config) if config is not None else None
@@ -313,7 +313,7 @@ def _chosen(asked: TwoFiles, data: Path, making: Path, held: Path, processes: in
 
 
 def _config_to_tune(model: str, languages: tuple[str, str], data: Path) -> Any:
-    """Returns the config of the model of --init-from. UserError for one that is no whole model of this direction."""
+    """Returns the config of the model of --init-from. UserError for one that does not translate this direction."""
     folder = local_folder(model, data, "--init-from")
     with naming("--init-from"):
         if auto_class_of(check_model_folder(folder)) != "AutoModelForSeq2SeqLM":
@@ -330,7 +330,7 @@ def _config_to_tune(model: str, languages: tuple[str, str], data: Path) -> Any:
         if ours is not None:
             check_untold(source, model)
         elif is_told(base, source):
-            direction(base, source, *languages, model)  # an unknown code is named
+            direction(base, source, *languages, model)  # raises UserError for an unknown code
         if there and not all(map(same_language, there, languages)):
             raise UserError(
                 f"{model}: translates {' to '.join(there)}, and the files are {' to '.join(languages)}. Give the files "
@@ -355,9 +355,9 @@ def _too_few(spec: CorpusSpec, pairs: int, left: int, filtered: FilterReport, gi
 
 
 def _held_out(pairs: Iterator[Pair], least: int) -> list[Pair]:
-    """Chooses a twentieth of the pairs, at most `HELD_OUT`, of distinct sources: those of the smallest digests.
+    """Chooses the development set: a twentieth of the pairs, at most HELD_OUT, of distinct sources, by their digests.
 
-    least: so many are chosen of fewer pairs, but no more than a quarter.
+    least: at least so many pairs are chosen, but no more than a quarter of all.
     """
     count = 0
 
@@ -373,7 +373,7 @@ def _held_out(pairs: Iterator[Pair], least: int) -> list[Pair]:
 
 
 def unknown(rows: Iterable[Row], known: Sequence[set[str]], counts: dict[str, int]) -> Iterator[Row]:
-    """Yields the rows that hold no known sentence of their columns; counts those ("left") and the others ("known")."""
+    """Yields rows without a sentence that `known` has for its column; counts them as "left", the others as "known"."""
     for row in rows:
         is_known = any(text.strip() in sentences for text, sentences in zip(row, known))
         counts["known" if is_known else "left"] += 1
@@ -393,7 +393,7 @@ def _files(folder: Path, part: str, languages: tuple[str, str]) -> tuple[str, st
 
 
 def write_columns(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Writes a file for each column."""
+    """Writes each column of `rows` into its own file, a row a line."""
     with ExitStack() as stack:
         files = [stack.enter_context(open(name, "w", encoding="utf-8", newline="\n")) for name in names]
         for row in rows:

@@ -1,6 +1,6 @@
 """The checks before a training, in the order of `check_before`, then what is known only when the data are encoded.
 
-Behind them, with the data encoded: `check_budget` (recipe/checks.py), `check_lengths`. The folder of a run: folder.py.
+Once the data are encoded: `check_budget` (recipe/checks.py), `check_lengths`. folder.py checks the folder of a run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from hf_mlnmt.training.preparation import Preparation, Spec, key_of_dev
 from hf_mlnmt.training.tasks import check_needs
 from hf_mlnmt.zoo.systems import positions_of
 
-LINES = 200  # of each side that are compared: more of them share more words by chance
+LINES = 200  # of each side, on which Moses's tokenization is tried
 
 
 def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
@@ -49,7 +49,7 @@ def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
 
 
 def keys(training: Preparation) -> Iterator[str]:
-    """Checks the recipe by itself, since Python may have changed it; warns of temperatures without effect."""
+    """Checks the recipe's keys again, since Python may have changed them; warns of temperatures without effect."""
     recipe, tasks = training.recipe, training.corpora.tasks
     check_recipe(recipe)
     if recipe.data.temperature is not None and all(len(task.specs) == 1 for task in tasks):
@@ -59,20 +59,20 @@ def keys(training: Preparation) -> Iterator[str]:
 
 
 def arguments(training: Preparation) -> None:
-    """Makes the arguments of Transformers' trainer."""
+    """Checks that the arguments of Transformers' trainer can be made of the recipe."""
     training_arguments(training.recipe, training.output)
 
 
 def metrics(training: Preparation) -> None:
-    """Loads the metrics of the development sets."""
+    """Checks that the metrics of the development sets can be loaded."""
     for name in training.recipe.evaluation.metrics:
         with naming(f"{training.recipe.path}: evaluation.metrics"):
             dev.metric(name)
 
 
 def model(training: Preparation, processes: int = 1) -> None:
-    """Checks the model, and that its training by so many processes fits in the memory."""
-    if training.trains_tokenizer:  # only the size of the tokenizer is needed
+    """Checks that the model can be made, and that its training by `processes` processes fits in the memory."""
+    if training.trains_tokenizer:  # the check needs only the size of the tokenizer
         joint, training = training.recipe.tokenizer.joint, copy.copy(training)
         of_each = not joint and speaks_many(training.recipe, training.root)
         codes = dict.fromkeys(language for _, _, language in training.corpora.sides()) if of_each else ()
@@ -81,7 +81,7 @@ def model(training: Preparation, processes: int = 1) -> None:
 
 
 def weights(training: Preparation) -> None:
-    """Checks that what init_from names is there and, if it can be known, fits; not of a run that has begun."""
+    """Checks that the models of init_from exist and, if the tokenizer is known, fit; nothing if the run has begun."""
     recipe = training.recipe
     if recipe.init_from is None or folder.has_begun(training.output):
         return
@@ -92,7 +92,7 @@ def weights(training: Preparation) -> None:
 
 
 def languages(training: Preparation) -> Iterator[str]:
-    """Refuses pairs into a language that the tokenizer has no code of; warns where nothing says into which."""
+    """Refuses pairs into a language without a code in the tokenizer; warns if no code tells several targets apart."""
     recipe = training.recipe
     codes = recipe.tokenizer.languages if training.trains_tokenizer else languages_of(training.tokenizers.source)
     train = [spec for task in training.corpora.tasks for spec in task.specs]
@@ -113,8 +113,8 @@ def languages(training: Preparation) -> Iterator[str]:
 
 
 def corpora(training: Preparation) -> Iterator[str]:
-    """Reads the scored sets and the beginning of training text; yields warnings about those that are another one, or
-    equal on both sides."""
+    """Reads the scored sets and the beginning of training text; yields warnings about a scored set that equals another
+    corpus, and about corpora that are equal on both sides."""
     same: dict[tuple[Any, ...], list[str]] = {}
     scored = training.corpora.scored
     for key, spec in {**training.corpora.train, **scored}.items():
@@ -124,16 +124,16 @@ def corpora(training: Preparation) -> Iterator[str]:
         same.setdefault(identity, []).append(key)
     for keys in same.values():
         for key, other in combinations(keys, 2):
-            known = key == "data.dev" and training.recipe.evaluation.before  # then data.dev may be tested too
+            known = key == "data.dev" and training.recipe.evaluation.before  # then data.dev may be a test set too
             if other in scored and not known:
                 yield f"{key} and {other} are the same sentences: scores of these say nothing about other text."
 
 
-CUT, CHANGED = 0.01, 0.2  # most lines with cut words; with any change: Moses changes a few that have / or %
+CUT, CHANGED = 0.01, 0.2  # largest share of lines with cut words, and with any change: Moses changes a few with / or %
 
 
 def processing(training: Preparation) -> None:
-    """Checks that Moses's tokens, put together, are the text: its rules cut some scripts in the middle of words."""
+    """Checks that Moses's tokens can be joined to the text again: its rules cut words of some scripts in two."""
     made = training.processing() if training.trains_tokenizer else training.tokenizers.processing
     moses: dict[str | None, TextProcessing] = {side: each for side, each in made.items() if each.moses}
     for key, spec in training.corpora.train.items() if moses else ():
@@ -217,7 +217,7 @@ def checked_model(preparation: Preparation) -> int:
     recipe = preparation.recipe
     try:
         config = preparation.config()
-        with torch.device("meta"):  # shapes alone
+        with torch.device("meta"):  # makes shapes without numbers
             made = preparation.auto_class(config).from_config(config)
     except StrictDataclassError as error:
         raise UserError(f"{recipe.path}: {_in_words(str(error))}") from error
@@ -265,12 +265,12 @@ def check_memory(recipe: Recipe, parameters: int, processes: int) -> None:
 
 # The corpora
 
-READ = 1 << 26  # bytes of a training text
-FIRST_PAIRS = 100  # of a training corpus: that they are read shows that columns and fields are right
+READ = 1 << 26  # most bytes of a training text that are read
+FIRST_PAIRS = 100  # items of a training corpus that are read, to see that columns and fields are right
 
 
 def _look_at(key: str, spec: Spec, root: Path, scored: bool, check: bool) -> tuple[Any, ...]:
-    """Reads a scored set, or the first items of a training corpus and counts READ bytes of its files, with `check` all.
+    """Reads a scored set, or the first items of a training corpus and READ bytes of its files (with `check` all bytes).
 
     Returns: a key that two corpora share only if they are equal. Raises: UserError for what is missing, broken or
         empty, for sides of different lengths, and for a scored set in which one side is blank throughout.
@@ -285,7 +285,7 @@ def _look_at(key: str, spec: Spec, root: Path, scored: bool, check: bool) -> tup
         files = [count_text(path, None if scored or check else READ) for path in paths]
         if isinstance(spec, CorpusSpec) and spec.is_two_files and all(file.whole for file in files):
             check_together(paths, [file.lines for file in files])
-        # Of long ones the beginning, or a set that is scored would never be equal to training text.
+        # The key has the beginning of long files alone, or a scored set, read whole, would never equal training text.
         files = [count_text(path, READ) if one.whole and one.size > READ else one for path, one in zip(paths, files)]
     if isinstance(spec, TextSpec):
         if not any(sentence.strip() for sentence in items):
@@ -302,7 +302,7 @@ def _look_at(key: str, spec: Spec, root: Path, scored: bool, check: bool) -> tup
 
 
 def _first_lines(spec: Spec, root: Path) -> dict[Any, Sequence[str]]:
-    """Returns side -> the first lines of a corpus."""
+    """Returns side -> the first LINES items of a corpus."""
     if isinstance(spec, TextSpec):
         return {spec.side: list(islice(read_text(spec, root), LINES))}
     return dict(zip(("source", "target"), zip(*islice(read_pairs(spec, root), LINES))))
@@ -314,7 +314,7 @@ def check_lengths(training: Preparation, config: Any) -> None:
         return
     sets = {key_of_dev(each.name): each.dataset for each in training.dev_sets}
     texts = [name for name, spec in training.corpora.test.items() if isinstance(spec, TextSpec)]
-    sets |= {f"data.test.{name}": training.encoded_test(name) for name in texts}  # a pipeline splits those of pairs
+    sets |= {f"data.test.{name}": training.encoded_test(name) for name in texts}  # pipelines split those of pairs
     for key, data in sets.items():
         for side, lengths in (("source", data.source_lengths), ("target", data.target_lengths)):
             if len(long := np.flatnonzero(np.asarray(lengths) > limit)):

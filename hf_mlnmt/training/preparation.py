@@ -1,6 +1,6 @@
 """The parts of a training before its first step: tokenizers, encoded corpora, model, tasks. Made once, then reused.
 
-`RecipeCorpora` has what a recipe says of its corpora, `Preparation` makes all parts, `CLASSES` are its objectives.
+`RecipeCorpora` reads a recipe's corpora, `Preparation` makes the parts, `CLASSES` has its objectives by name.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class TaskCorpora:
     languages: dict[str, str]
     objective: NamedObjective
     seed: int
-    pairs: Sequence[CorpusSpec] = ()  # one of the two is empty
+    pairs: Sequence[CorpusSpec] = ()  # pairs or texts: one is empty
     texts: Sequence[TextSpec] = ()
 
     @property
@@ -115,7 +115,7 @@ def corpora_of(section: TaskSection) -> list[dict[str, Any]]:
 
 
 def key_of_dev(name: str) -> str:
-    """Returns the key of the recipe that has the development set of this name."""
+    """Returns the recipe's key of the development set with this name."""
     return "data.dev" if name == MAIN_DEV else f"tasks.{name}.dev"
 
 
@@ -124,12 +124,12 @@ class RecipeCorpora:
 
     def __init__(self, recipe: Recipe, root: Path) -> None:
         self.recipe, self.root = recipe, root
-        self.manifests: dict[str, Manifest] = {}  # of synthetic corpora, by their names in the recipe
+        self.manifests: dict[str, Manifest] = {}  # manifests of synthetic corpora, by the corpora's names in the recipe
         self.filter = build(PairFilter, recipe.data.filters, str(recipe.path), ("data", "filters"))
         self.tasks = [self._task(number, *item) for number, item in enumerate(recipe.sections().items())]
         only = self.tasks[0] if recipe.tasks is None else None
         languages = dataclasses.asdict(recipe.languages)
-        self.dev: dict[str, Spec] = {}  # the most important first
+        self.dev: dict[str, Spec] = {}  # development sets by name, the most important first
         if recipe.data.dev is not None:
             self.dev[MAIN_DEV] = self._scored(recipe.data.dev, ("data", "dev"), languages, only)
         for task in self.tasks:
@@ -181,7 +181,7 @@ class RecipeCorpora:
         return TaskCorpora(name, section, languages, objective, seed, pairs)
 
     def pair_spec(self, fields: dict[str, Any], at: tuple[str, ...], languages: dict[str, str]) -> CorpusSpec:
-        """Reads what a recipe says of a corpus of pairs; `languages` hold where it names none."""
+        """Makes the spec of a corpus of pairs from its keys in the recipe; `languages`: where it names none."""
         spec = build(CorpusSpec, fields, str(self.recipe.path), at)
         with naming(f"{self.recipe.path}: {'.'.join(at)}"):
             spec = dataclasses.replace(spec, languages=spec.languages or languages)
@@ -200,12 +200,12 @@ class RecipeCorpora:
     def text_spec(
         self, fields: dict[str, Any], at: tuple[str, ...], languages: dict[str, str], usual: TextSide | None = None
     ) -> TextSpec:
-        """Reads text of one language; its side unless told is the one of the language, or without that `usual`."""
+        """Makes the spec of text of one language; its side is as told, or that of its language, or `usual`."""
         spec = build(TextSpec, fields, str(self.recipe.path), at)
         if spec.language is None and spec.side is None and usual is not None:
             spec = dataclasses.replace(spec, side=usual)
         sides: list[TextSide] = [side for side in SIDES if languages[side] == spec.language]
-        if len(set(languages.values())) == 1:  # text of one language throughout
+        if len(set(languages.values())) == 1:  # both sides have the same language
             sides = sides[-1:]
         if spec.side is None and len(sides) != 1:
             raise UserError(
@@ -249,7 +249,7 @@ class RecipeCorpora:
         return chosen
 
     def texts(self, spec: Spec, sides: Sequence[TextSide], share: float = 1.0) -> Iterator[tuple[TextSide, str]]:
-        """Yields the text of sides of a corpus that passes the filters, of a drawn share of its items."""
+        """Yields (side, text) of items that pass the filters, of a drawn share of a corpus. UserError if none do."""
         report = FilterReport()
         placeholders = self.recipe.data.placeholders
         for item in filtered(spec, self.root, self.filter, report, share, self.recipe.seed, placeholders):
@@ -266,7 +266,7 @@ def _name_of(spec: Spec, side: TextSide) -> tuple[Any, ...]:
     return spec.files[SIDES[(SIDES.index(side) + spec.reverse) % 2]], spec.limit
 
 
-ACCOUNT = "init_from.json"  # in the run's folder
+ACCOUNT = "init_from.json"  # the record of loaded weights in the run's folder
 TOLD = 30  # with more corpora one report is printed for all of them
 
 
@@ -291,7 +291,8 @@ class Preparation:
 
     @cached_property
     def base(self) -> PreTrainedConfig | None:
-        """Returns the config of the model that is trained on as it is, whose class is Transformers' own; else None."""
+        """Returns init_from's config if its model is trained further unchanged, in a class of Transformers; else
+        None."""
         return model_making.config_of_base(self.recipe, self.root)
 
     def direction(self, source: str | None, target: str | None) -> Direction | None:
@@ -338,7 +339,7 @@ class Preparation:
         return load_tokenizers(place)
 
     def _origin_of_tokenizers(self) -> str:
-        """Returns a digest of what tokenizers that are trained here depend on, the texts by sizes and times."""
+        """Returns a digest of all that trained tokenizers depend on: keys, and sizes and times of the text files."""
         recipe, corpora = self.recipe, self.corpora
         keys = [recipe.languages, recipe.tokenizer, recipe.data.placeholders, recipe.model.add_to, recipe.seed]
         texts = [(spec.reading(), stamps(spec.local_files(self.root)), *at) for spec, *at in corpora.sides()]
@@ -351,7 +352,7 @@ class Preparation:
         codes: Sequence[str] = (),
         processing: Mapping[TextSide, TextProcessing] = MappingProxyType({}),
     ) -> Any:
-        """Trains on text of these corpora; what it was trained on, if not on all, is kept with it."""
+        """Trains a tokenizer on text of these corpora; records in it the sample it was trained on, if not on all."""
         settings = self.recipe.tokenizer
         counts = [(size_of(spec, self.root, read=True), len(sides)) for spec, sides in corpora]
         known = [count * sides for count, sides in counts if count is not None]
@@ -400,7 +401,7 @@ class Preparation:
         }
 
     def _tokenizers_of_sides(self) -> tuple[Any, Any, dict[Any, TextProcessing]]:
-        """Trains the source's and the target's (None: one for both); returns them and the processing of each side."""
+        """Trains the tokenizers of source and target (None: one for both); returns them and each side's processing."""
         codes, processing, corpora = self.recipe.tokenizer.languages, self.processing(), self.corpora
         if self.recipe.tokenizer.joint:
             apart = not all(each.identity for each in processing.values())
@@ -454,10 +455,10 @@ class Preparation:
         max_length: int | None = None,
         placeholders: Mapping[str, str] = MappingProxyType({}),
     ) -> Any:
-        """Returns a corpus on disk, under data/<name> of the run's folder."""
+        """Returns a corpus encoded in data/<name> of the run's folder; encodes it if that is missing or outdated."""
         told = False
 
-        def show(done: int, total: int | None) -> None:  # of a large corpus alone
+        def show(done: int, total: int | None) -> None:  # shows the progress of large corpora alone
             nonlocal told
             if not told and done >= LARGE:
                 self.tell(f"encoding {spec}")
@@ -476,7 +477,7 @@ class Preparation:
         return [prefix.format(name) + part.meta["fingerprint"] for name, own in sets.items() for part in own.parts]
 
     def reports(self) -> list[dict[str, Any]]:
-        """Returns for each training corpus what the recipe says, what was read, kept and dropped; and its task."""
+        """Returns a report of each training corpus: its keys in the recipe, pairs read, kept and dropped, its task."""
         reports = []
         for task in self.corpora.tasks:
             named = {} if self.recipe.tasks is None else {"task": task.name}
@@ -504,7 +505,7 @@ class Preparation:
 
     @cached_property
     def dev_sets(self) -> list[dev.DevSet]:
-        """Returns the development sets, whole, with the recipe's metrics where they are translated."""
+        """Returns the development sets, unfiltered, with the recipe's metrics where they are translated."""
         return [self._dev_set(name, spec) for name, spec in self.corpora.dev.items()]
 
     def _dev_set(self, name: str, spec: Spec) -> dev.DevSet:
@@ -539,13 +540,13 @@ class Preparation:
         return [self.raw(name, spec) for name, spec in self.corpora.test.items()]
 
     def encoded_test(self, name: str) -> Any:
-        """Returns a test set, encoded."""
+        """Returns the test set `name`, encoded."""
         return self.encode(f"test.{name}", self.corpora.test[name])
 
     # Model
 
     def model(self) -> PreTrainedModel:
-        """Returns a new model with seeded weights, a fused one with its members', and the recipe's decoding."""
+        """Makes a model with seeded new weights, with those of fused members or of model.add_to; sets its decoding."""
         config = self.config()
         set_seed(self.recipe.seed)
         if self.recipe.model.fuse is not None:
@@ -567,7 +568,7 @@ class Preparation:
         return model
 
     def auto_class(self, config: PreTrainedConfig) -> Any:
-        """Returns the Auto class of the model, whole or the part that an objective needs alone."""
+        """Returns the Auto class of the model: whole, or of the one part that all tasks train alone."""
         architecture = architecture_of(config)
         if architecture is None:
             name = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
@@ -585,16 +586,16 @@ class Preparation:
         return getattr(transformers, name)
 
     def config(self) -> PreTrainedConfig:
-        """Returns the model's config for tokenizers of these sizes and ids (model_making.py)."""
+        """Returns the model's config, fitted to the tokenizers (model_making.py) and to tied projections of tasks."""
         config = model_making.config_of_recipe(self.recipe, self.tokenizers, self.root, self.tell)
         if any(getattr(task.objective.settings, "tie", False) for task in self.corpora.tasks):
             config.tie_projection = True
         return config
 
     def initialise(self, model: PreTrainedModel) -> None:
-        """Puts the weights of `init_from` into a new model; the account is printed, and kept in the run's folder."""
+        """Copies the weights of `init_from` into a new model; prints a record of them and writes it into a file."""
         if PartialState().is_main_process:
-            (self.output / ACCOUNT).unlink(missing_ok=True)  # of an earlier start's recipe
+            (self.output / ACCOUNT).unlink(missing_ok=True)  # may be of an earlier start with another recipe
         if self.recipe.init_from is None:
             return
         sources = read_sources(self.recipe.init_from)
@@ -602,7 +603,7 @@ class Preparation:
         here = (self.recipe.languages.source, self.recipe.languages.target)
         for name in dict.fromkeys(sources.values()):
             there = direction_of(local_folder(name, self.root))
-            if there and there[0] != there[1] and not all(map(same_language, there, here)):  # else a language model
+            if there and there[0] != there[1] and not all(map(same_language, there, here)):  # else a language model's
                 account.notes.append(f"{name} translates {' to '.join(there)}, this training {' to '.join(here)}")
         self.tell(account.table())
         if PartialState().is_main_process:

@@ -1,7 +1,7 @@
-"""The group of processes of a training, and its agreements beside the steps, however long one takes and wherever.
+"""The group of processes of a training: joining it, waiting for the others for hours if need be, exchanging values.
 
-The group that averages gradients gives up after 10 or 30 minutes: a process that is gone must be noticed. What is done
-once, while the others wait (reading, encoding, translating), takes hours, so it has a group of its own on the CPU.
+The group that averages gradients gives up after 10 or 30 minutes: a process that is gone must be noticed. Work that the
+others wait for (reading, encoding, translating) takes hours: for it there is a second group, on the CPU.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ T = TypeVar("T")
 # How long processes wait for one another. The connection of a process that ends is closed at once; that of a machine
 # without power is not, and only this limit ends the waiting.
 PATIENCE: dict[str, timedelta | None] = {"once": timedelta(days=30), "step": None}
-LOOK_AFTER = 0.05  # seconds
-TOLD_AFTER = 10.0  # seconds without a group, until it is said what is waited for
+LOOK_AFTER = 0.05  # seconds between two looks whether all have come
+TOLD_AFTER = 10.0  # seconds of waiting for the group until a message says so
 
 
 def join_group(seconds: float | None = None) -> PartialState:
@@ -48,10 +48,10 @@ def join_group(seconds: float | None = None) -> PartialState:
 
 @contextmanager
 def _meeting(patience: timedelta | None) -> Iterator[None]:
-    """Runs a block that joins the processes of torchrun's variables; says what it waits for. Raises: UserError."""
+    """Runs a block that joins the processes of torchrun's variables; prints if it waits for long. Raises: UserError."""
     for name in (names := ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
         if variable(name, str if name == "MASTER_ADDR" else int) is None:
-            os.environ.pop(name, None)  # of an empty one torch and accelerate make a traceback
+            os.environ.pop(name, None)  # torch and accelerate fail on an empty variable with a traceback
     if not {"RANK", "WORLD_SIZE"} & os.environ.keys():
         yield
         return
@@ -87,13 +87,13 @@ def _meeting(patience: timedelta | None) -> Iterator[None]:
 
 def _take_place_in_slurm() -> None:
     """Sets torch's variables from those of srun: the number of tasks, this one's rank, the first one's address."""
-    # Only in a step, which srun starts: in the script itself a job of two tasks has one process.
+    # Only where srun started this process as a step: in the batch script itself a job of two tasks has one process.
     if variable("RANK", int) is not None or (tasks := variable("SLURM_STEP_NUM_TASKS", int, 1)) < 2:
         return
     numbers = ("SLURM_LOCALID", "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_ID")
     here, rank, job, step = (variable(name, int, REQUIRED) for name in numbers)
     hosts = variable("SLURM_STEP_NODELIST", str, REQUIRED)
-    hosts = re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", hosts)  # gpu[07-09,12],login1: gpu07,login1
+    hosts = re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", hosts)  # gpu[07-09,12],login1 becomes gpu07,login1
     if not (on_first := re.match(r"\d+", each := variable("SLURM_STEP_TASKS_PER_NODE", str, REQUIRED))):
         raise UserError(
             f"the environment variable SLURM_STEP_TASKS_PER_NODE is {each!r}, and 4(x2) or 4,3 was expected."
@@ -102,7 +102,7 @@ def _take_place_in_slurm() -> None:
     own = {
         "RANK": rank,
         "WORLD_SIZE": tasks,
-        "LOCAL_RANK": here % devices if devices else here,  # with --gpus-per-task=1 each sees its own alone
+        "LOCAL_RANK": here % devices if devices else here,  # with --gpus-per-task=1 each task sees one GPU
         "LOCAL_WORLD_SIZE": on_first[0],
         "MASTER_ADDR": hosts.partition(",")[0],
         "MASTER_PORT": 15000 + (job + step) % 10000,
@@ -122,21 +122,21 @@ def _several() -> bool:
 
 
 def meet() -> None:
-    """Waits for all processes, for hours if need be, hearing signals; once before such work too: it makes the group."""
+    """Waits until all processes call this, for hours if need be, handling signals; the first call makes the group."""
     if _several():
         waiting = torch.distributed.barrier(group=_group(), async_op=True)
         while not waiting.is_completed():
             time.sleep(LOOK_AFTER)
-        waiting.wait()  # raises if another one is gone
+        waiting.wait()  # raises if another process has ended
 
 
 def of_main(value: T) -> T:
-    """Returns the main process's value, on all of them."""
+    """Returns the value of the main process, in every process."""
     return of_all(value)[0]
 
 
 def of_all(value: T) -> list[T]:
-    """Returns every process's value by rank, on all of them."""
+    """Returns the values of all processes by rank, in every process."""
     values = [value]
     if _several():
         meet()
@@ -146,7 +146,7 @@ def of_all(value: T) -> list[T]:
 
 
 def largest(value: int) -> int:
-    """Returns the largest value of all processes, in a millisecond and without the device: at every step."""
+    """Returns the largest value of all processes: fast enough for every step, exchanged without the accelerator."""
     if not _several():
         return value
     there = torch.tensor(value)
@@ -171,7 +171,7 @@ def together() -> Iterator[None]:
 
 @contextmanager
 def main_first() -> Iterator[None]:
-    """Lets the main process go through the block, then the others, which find what it made; errors as `together`."""
+    """Runs a block in the main process, then in the others, which find its files; errors end all, as in `together`."""
     if others := PartialState().process_index > 0:
         with together():
             pass
@@ -192,7 +192,7 @@ def common(path: Path) -> Path:
 
 
 def check_same(values: Mapping[str, str]) -> None:
-    """Ends all processes if one differs from the first in a value that must be the same; values: by name."""
+    """Raises UserError in all processes if one has another value than the first. values: name -> value."""
     (_, first), *_ = said = of_all((socket.gethostname(), values))
     for rank, (host, theirs) in enumerate(said):
         for name in {**first, **theirs}:

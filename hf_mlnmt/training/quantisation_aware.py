@@ -4,10 +4,10 @@ Reference: Jacob et al. 2018, "Quantization and Training of Neural Networks for 
 Inference" (rounding in the forward pass alone); the rule is that of Firefox's engines (convert/marian_binary.py).
 
 (1) y = x~ W~^T + b    x~ = clip(round(alpha x), -127, 127) / alpha    W~ = round(m W) / m,  m = 127 / max |W|
-(2) gradients go straight through: by x where it was not clipped, by W everywhere
+(2) gradients pass the rounding unchanged: to x where it was not clipped, to W everywhere
 
-alpha is of a layer, 127 / (mean + 1.1 standard deviations of max |x|), over sentences in the encoder and steps in the
-decoder; m is of each of Marian's matrices, of which a layer may hold several. Embeddings are looked up rounded too.
+Each layer has its alpha, 127 / (mean + 1.1 standard deviations of max |x|), over sentences in the encoder and steps in
+the decoder; each of Marian's matrices, several in some layers, has its m. Embeddings are looked up rounded too.
 Departs: sums are in float32, not in whole numbers, and no two products are added up in 16 bits, as on some processors.
 """
 
@@ -30,7 +30,7 @@ from hf_mlnmt.generation.translating.batches import batches_by_tokens, generate
 from hf_mlnmt.generation.translating.loading import Parts
 from hf_mlnmt.training.objectives import evaluating
 
-SENTENCES = 500  # of a development set, to calibrate by before a training
+SENTENCES = 500  # most sentences of a development set that inputs are calibrated on
 OUTPUT = "lm_head"
 _BATCH_TOKENS = 2048
 
@@ -70,7 +70,7 @@ def calibrate(parts: Parts, texts: Sequence[str]) -> dict[str, float]:
 
 
 def encoded(parts: Parts, texts: Sequence[str]) -> list[list[int]]:
-    """Returns the ids of each text, cut at the longest input of the model."""
+    """Returns the ids of each text, cut to the longest input that the model reads."""
     return [ids.tolist()[: _longest(parts)] for ids in parts.tokenizers.encode_source(texts)]
 
 
@@ -132,7 +132,7 @@ class RoundedProducts:
         given = [(module, module.weight) for module, _ in self.places]
         made = {id(weight): rounded_weight(weight, count) for (_, weight), (_, count) in zip(given, self.places)}
         hooks = [module.register_forward_pre_hook(partial(_round_input, alpha)) for module, alpha in self.layers]
-        # The input of the output projection, which is never called: the loss multiplies by its matrix.
+        # The output projection is never called, the loss multiplies by its matrix: so the decoder's output is rounded.
         hooks.append(self.model.get_decoder().register_forward_hook(partial(_round_state, self.alphas[OUTPUT])))
         try:
             for module, weight in given:

@@ -4,8 +4,8 @@ Reference: back-translation as in the thesis on monolingual data, 4.3: a round i
 translations. More rounds iterate it in both directions (Hoang et al. 2018, "Iterative Back-Translation for Neural
 Machine Translation").
 
-The folder has <round>.synthetic/, what was translated for it, and <round>/, its training, as any other's. run.py trains
-the rounds. Text that the model of init_from translates itself, so that it is not forgotten (`keep`), is in kept/.
+The run's folder has <round>.synthetic/, the corpus translated for a round, and <round>/, the folder of its training,
+done by run.py. kept/ has text translated by init_from's model, so that its skill is not forgotten (`keep`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hf_mlnmt.training.init_from import local_folder, read_sources
 
 @dataclass(frozen=True)
 class PlannedRound:
-    """A round, checked: its recipe is without the synthetic corpus, which may not be there yet."""
+    """A round whose keys are checked. recipe: without the synthetic corpus, which may not be made yet."""
 
     name: str
     round: Round
@@ -38,31 +38,31 @@ class PlannedRound:
     file: Path
     method: Method | None = None
     settings: Settings | None = None
-    by_round: bool = False  # an earlier round's model translates for it
-    before: PlannedRound | None = None  # whose model it goes on with
+    by_round: bool = False  # whether a model of an earlier round makes its synthetic corpus
+    before: PlannedRound | None = None  # the round of `after`, whose model is trained further
 
     @property
     def languages(self) -> tuple[str, str]:
-        """Returns source and target."""
+        """Returns the codes of the source and the target language."""
         return self.recipe.languages.source, self.recipe.languages.target
 
     def files(self, data: Path) -> list[Path]:
-        """Returns the files of the text that is translated."""
+        """Returns the files whose text is translated for this round."""
         text = self.round.translate.text if self.round.translate else []
         return [data / name for name in ([text] if isinstance(text, str) else text)]
 
     def synthetic(self, output: Path) -> Path:
-        """Returns the folder of its synthetic corpus, in the folder of all rounds."""
+        """Returns the folder of the round's synthetic corpus; `output`: the folder of all rounds."""
         return output / f"{self.name}.synthetic"
 
     @property
     def source(self) -> PlannedRound:
-        """Returns the round whose synthetic corpus it is trained on: its own, or that of the model it goes on with."""
+        """Returns the round whose synthetic corpus this one is trained on: itself, or with `after` that round's."""
         return self if self.before is None else self.before.source
 
     def whole_recipe(self, output: Path) -> Recipe:
-        """Returns the recipe with its synthetic corpus among the training corpora, if that is there already, and the
-        model that it goes on with."""
+        """Returns the recipe with the synthetic corpus among the training corpora, if it is made already, and with the
+        model of `after` as init_from."""
         recipe, source = copy.deepcopy(self.recipe), self.source
         if source.round.translate is not None and (source.synthetic(output) / MANIFEST).is_file():
             train: Any = [] if source.round.alone else recipe.data.train
@@ -74,7 +74,7 @@ class PlannedRound:
         return recipe
 
     def translate(self, data: Path, output: Path, watcher: Watcher) -> None:
-        """Makes the synthetic corpus of a round that has one; what was interrupted goes on."""
+        """Makes the synthetic corpus of a round that has one; continues an interrupted one."""
         section, settings = self.round.translate, self.settings
         assert section is not None
         if settings is not None and settings.references:
@@ -102,7 +102,7 @@ def read_rounds(
         raise UserError(
             f"{path}: rounds: expected names of rounds with their keys; see docs/monolingual-back-translation.md."
         )
-    recipe_of(copy.deepcopy(content), path, lines)  # its mistakes, with their lines
+    recipe_of(copy.deepcopy(content), path, lines)  # raises for mistakes in the keys of all rounds, with their lines
     planned: dict[str, PlannedRound] = {}
     for name, keys in described.items():
         planned[str(name)] = _planned(path, str(name), keys or {}, content, planned, [*map(str, described)])
@@ -112,7 +112,7 @@ def read_rounds(
 def _planned(
     path: Path, name: str, keys: Any, content: dict[str, Any], before: Mapping[str, PlannedRound], names: list[str]
 ) -> PlannedRound:
-    """Returns the round of this name. before: those that come before it. names: of all."""
+    """Reads and checks the keys of the round `name`. before: the earlier rounds. names: of all rounds."""
     at = ("rounds", name)
     where = f"{path}: {'.'.join(at)}"
     if not FILE_NAME.fullmatch(name) or name.endswith(".synthetic"):
@@ -169,7 +169,7 @@ def _before(described: Round, recipe: Recipe, where: str, before: Mapping[str, P
 def _check_model(
     planned: PlannedRound, section: TranslationSection, where: str, before: Mapping[str, PlannedRound], names: list[str]
 ) -> None:
-    """Raises UserError for a model that is not there yet, or of another direction than this round needs."""
+    """Raises UserError for a model that is missing, trained later, or of another direction than the round needs."""
     where = f"{where}.translate.model"
     if section.model is None:
         return
@@ -191,11 +191,11 @@ def _check_model(
 
 # Learning without forgetting: Li and Hoiem 2016, arXiv:1606.09282, here on whole translations (Kim and Rush 2016, 3.2)
 
-KEPT = "kept"  # the task, and its folder in the run's
+KEPT = "kept"  # the name of the task, and of its folder in the run's folder
 
 
 def translate_kept(recipe: Recipe, data: Path, output: Path, watcher: Watcher) -> None:
-    """Translates the text of `keep` by the model of init_from; what was interrupted goes on.
+    """Translates the text of `keep` with the model of init_from; continues an interrupted translation.
 
     Raises: UserError for text of another language, and for languages that the model is not told by these codes.
     """
@@ -211,7 +211,7 @@ def translate_kept(recipe: Recipe, data: Path, output: Path, watcher: Watcher) -
 
 
 def with_kept(recipe: Recipe, output: Path) -> Recipe:
-    """Returns a recipe in which `keep` has become a task beside what else is trained, if its corpus is there."""
+    """Returns the recipe with `keep` made a task beside the others, if its text is translated; else unchanged."""
     if recipe.keep is None or not (output / KEPT / MANIFEST).is_file():
         return recipe
     keep, tasks = recipe.keep, recipe.sections()

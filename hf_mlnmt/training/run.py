@@ -7,7 +7,7 @@ folder, from which a later start goes on.
 | --- | --- | --- |
 | `check` | the recipe, and the recipe of the last start | recipe.yaml |
 | `prepare` | the corpora | tokenizer/, data/ |
-| `last_checkpoint`, `build` | tokenizers, encoded data | no file; the model, its tasks and the trainer come back |
+| `last_checkpoint`, `build` | tokenizers, encoded data | no file; they return model, tasks and trainer |
 | `train` | the trainer | checkpoints/, metrics.jsonl, curves.png |
 | `average` | the checkpoints | best/, average/: model folders |
 | `score` | both models, the test sets | translations/, results.json |
@@ -97,7 +97,7 @@ def run_recipe(
         data: folder that the recipe's paths are relative to.
         settings: "key.sub=value" strings that replace keys of the recipe.
         dry_run: only print sizes, batches and estimates; nothing is left behind.
-        watcher: is told how encoding, and translations between rounds, go; default: the console is, without progress.
+        watcher: called with the progress of encoding and of translations between rounds; default: prints messages only.
         check: read all text, and all that is encoded, to see whether it changed; else sizes and times of files tell.
 
     Returns: the Results of the average, or, of a recipe with rounds, {round: Results}; None after a dry run, and on
@@ -137,7 +137,7 @@ class Run:
     console: Console
     processes: PartialState
     check: bool = False
-    progress: Any = None  # of encoding
+    progress: Any = None  # called with the progress of encoding
 
     @property
     def is_main(self) -> bool:
@@ -146,7 +146,7 @@ class Run:
 
     @functools.cached_property
     def preparation(self) -> Preparation:
-        """Returns the maker of the training's parts."""
+        """Returns the object that makes the training's parts."""
         return Preparation(self.recipe, self.data, self.output, self.tell, self.progress, self.check)
 
     @property
@@ -159,7 +159,7 @@ class Run:
         """Returns the command line that starts this run, however its processes were started."""
         name, number = Path(sys.argv[0]).name, self.processes.num_processes
         words = ["hf-mlnmt" if name == "__main__.py" else name, *sys.argv[1:]]
-        if name == "default_worker.py":  # Ray's, whose arguments are the addresses of its cluster
+        if name == "default_worker.py":  # started by Ray: its arguments are addresses of the cluster
             words = ["hf-mlnmt", "train", str(self.recipe.path)]
         return shlex.join([*words, *(["--processes", str(number)] if number > 1 else [])])
 
@@ -174,7 +174,7 @@ class Run:
 
 
 def train_in_folder(run: Run, dry_run: bool) -> Results | None:
-    """Runs `train_one` or `dry_run_of_one`, alone in the run's folder, with errors of the system in words."""
+    """Runs `train_one`, with the run's folder locked, or `dry_run_of_one`, without; system errors become UserErrors."""
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     with folder.explained(run.output), arguments.tracking_in(run.output):
@@ -191,9 +191,9 @@ def train_in_folder(run: Run, dry_run: bool) -> Results | None:
 
 
 def _keeping(run: Run, dry_run: bool) -> Run:
-    """Translates what is to be kept, unless it was, or this is a dry run; returns the run with the task of it."""
+    """Translates the text of `keep`, but not in a dry run or a begun run; returns the run with the task of `keep`."""
     with together():
-        if run.is_main and not dry_run and not folder.has_begun(run.output):  # the model may be gone since
+        if run.is_main and not dry_run and not folder.has_begun(run.output):  # a begun run's init_from may be gone
             watcher = Watcher(run.tell, run.progress) if run.progress else Watcher(run.tell)
             translate_kept(run.recipe, run.data, run.output, watcher)
     recipe = with_kept(run.recipe, run.output)
@@ -242,13 +242,13 @@ def dry_run_of_one(run: Run) -> None:
 
 
 def check(run: Run) -> Changes | None:
-    """Checks what can be known beforehand; returns the keys that changed, or on all processes None: nothing to do."""
+    """Checks what can be known before a training; returns the changed keys, or None if the run is finished as it is."""
     finished, changes = False, Changes()
     packages = {name: version for name, version in versions().items() if name != "python"}
     recipe = {f"recipe: {key}": f"{now}" for key, (_, now) in folder.differences({}, run.recipe.to_dict()).items()}
     check_same({**packages, **recipe})
     with together():
-        preparation = run.preparation  # a mistake in the recipe is met by all processes
+        preparation = run.preparation  # raises for a mistake in the recipe, in all processes
         if run.is_main:
             changes = folder.compare(run.output, run.recipe)
             if changes:
@@ -267,7 +267,7 @@ def check(run: Run) -> Changes | None:
 
 def prepare(run: Run) -> None:
     """Makes tokenizers and data in one process while the others wait, then reads them in all."""
-    with main_first():  # each part is made or read where it is first asked for
+    with main_first():  # accessing the parts makes or reads them
         fingerprints, _ = run.preparation.fingerprints(), run.preparation.dev_sets
     check_same({"the training data or the tokenizer": digest(fingerprints)})
     with together():
@@ -277,7 +277,7 @@ def prepare(run: Run) -> None:
 
 @dataclass(frozen=True)
 class Training:
-    """The trainer, which holds the model and its tasks, and the callbacks that are asked something afterwards."""
+    """The trainer, which holds the model and its tasks, and the callbacks whose state is read after training."""
 
     trainer: TranslationTrainer
     progress: callbacks.ShowProgress
@@ -286,7 +286,7 @@ class Training:
 
     @property
     def steps(self) -> int:
-        """Returns the steps of the whole training."""
+        """Returns the number of steps of the whole training."""
         return self.trainer.steps()[0]
 
 
@@ -322,7 +322,7 @@ def _save_beside(preparation: Preparation, model: Any, target: Path) -> None:
 
 
 def build(run: Run, checkpoint: Path | None, accumulate: int) -> Training:
-    """Makes the model with new weights, its tasks and the trainer, which begins where the checkpoint is in the data."""
+    """Makes the model with new weights, its tasks and the trainer, which continues in the data after the checkpoint."""
     recipe, preparation = run.recipe, run.preparation
     recipe = dataclasses.replace(recipe, batch=dataclasses.replace(recipe.batch, accumulate=accumulate))
     args = arguments.training_arguments(recipe, run.output)
@@ -333,10 +333,10 @@ def build(run: Run, checkpoint: Path | None, accumulate: int) -> Training:
         )
     model = preparation.model()
     tasks = preparation.tasks(model)
-    if model.config.is_encoder_decoder and model.can_generate():  # longer sentences are translated in parts
+    if model.config.is_encoder_decoder and model.can_generate():  # pipelines split longer sources
         generation: Any = model.generation_config
         if recipe.data.placeholders:
-            generation.placeholders = dict(recipe.data.placeholders)  # by which `keep` knows them
+            generation.placeholders = dict(recipe.data.placeholders)  # for the option `keep` of translating
         generation.max_source_tokens = max(int(task.data.source_lengths.max()) for task in tasks)
     check_lengths(preparation, model.config)
     trainer = TranslationTrainer(
@@ -367,7 +367,7 @@ def _with_callbacks(run: Run, trainer: TranslationTrainer) -> Training:
     trainer.remove_callback(PrinterCallback)
     for callback in (progress, stop, metrics, curves, *filter(None, [early])):
         trainer.add_callback(callback)
-    trainer.add_callback(callbacks.LogBeforeSaving())  # the last, so that it sees who wants a checkpoint
+    trainer.add_callback(callbacks.LogBeforeSaving())  # last: it looks whether others asked for a checkpoint
     return Training(trainer, progress, stop, early)
 
 
@@ -402,7 +402,7 @@ def _check_checkpoint(checkpoint: Path, run: Run, training: Training) -> None:
 
 
 def is_done(checkpoint: Path, training: Training) -> bool:
-    """Returns whether a training that has come to this checkpoint is at its end."""
+    """Returns whether a training that has reached this checkpoint is finished: by its steps or by early stopping."""
     state = checkpoints.read_state(checkpoint)
     stopped = training.early is not None and training.early.should_stop(state["log_history"])
     return stopped or state["global_step"] >= training.steps
@@ -437,7 +437,7 @@ def train(run: Run, training: Training, checkpoint: Path | None) -> None:
 
 
 def alphas(run: Run, trainer: TranslationTrainer, goes_on: bool) -> dict[str, float]:
-    """Returns the alphas of this run: calibrated on the development set when it begins, then read from its folder."""
+    """Returns the int8 scales of layers' inputs: calibrated on a development set at first, later read from a file."""
     path = run.output / folder.ALPHAS
     if run.is_main and not (goes_on and path.is_file()):
         dev = next((each for each in trainer.dev_sets if each.sources), None)
@@ -453,7 +453,7 @@ def kinds_of_products(run: Run, goes_on: bool) -> frozenset[str]:
     path = run.output / folder.PRODUCTS
     if run.is_main and not goes_on:
         write_json(path, matmul_backends.record())
-    # All processes take those of the first one; a run that began on a GPU has no such file.
+    # All processes use the first one's kinds; a run that began on a GPU has no such file.
     kept = read_json(path, {"onednn": [str], "processor": str}) if run.is_main else {}
     began = of_main(kept or {"onednn": []})
     with matmul_backends.using(frozenset(began["onednn"])):
@@ -465,7 +465,7 @@ def kinds_of_products(run: Run, goes_on: bool) -> frozenset[str]:
 
 
 def last_state(run: Run) -> dict[str, Any]:
-    """Returns the state of the last checkpoint."""
+    """Returns the trainer's state in the last checkpoint."""
     return checkpoints.read_state(checkpoints.checkpoints(run.saved)[-1])
 
 
@@ -482,7 +482,7 @@ def _kept_steps(run: Run, training: Training) -> list[int]:
 
 
 def average(run: Run, training: Training) -> dict[str, Path]:
-    """Writes the best and the average model as whole folders, unless they are there as they would be; returns them."""
+    """Writes the best and the average model as whole folders, unless they are up to date; returns the folders."""
     generation = getattr(training.trainer.model, "generation_config", None)
     weights_of = {
         name: [run.saved / f"checkpoint-{step}" for step in steps]
@@ -501,7 +501,7 @@ def average(run: Run, training: Training) -> dict[str, Path]:
 
 
 def score(run: Run, training: Training, models: Mapping[str, Path]) -> Results:
-    """Scores both models on all test sets, writes results.json beside each; returns the results of the average.
+    """Scores both models on all test sets, writes results.json into each folder; returns the results of the average.
 
     With evaluation.before also the model of init_from, whose results are in before/.
     """
@@ -534,7 +534,7 @@ def score(run: Run, training: Training, models: Mapping[str, Path]) -> Results:
 
 
 def _described(run: Run, trainer: TranslationTrainer) -> Results:
-    """Returns a results file that describes the training, without scores."""
+    """Returns results without scores, which describe the training: data, budget, speed, recipe."""
     recipe, content, state = run.recipe, run.recipe.to_dict(), last_state(run)
     meter, train = state["meter"], run.preparation.reports()
     seconds = max(meter["seconds"], 1e-9)
@@ -569,7 +569,7 @@ def _described(run: Run, trainer: TranslationTrainer) -> Results:
 
 
 def model_before(run: Run, made: MadeFrom) -> Path:
-    """Returns the folder of the model of init_from, noted in `made`."""
+    """Returns the folder of init_from's model; records the digest of its weights in `made`."""
     model = local_folder(read_sources(run.recipe.init_from or {})["all"], run.data)
     weights = [size_and_crc(path) for path in sorted(model.glob("*.safetensors"))]
     made.note("model/before", digest(weights, read_part(model, GENERATION_CONFIG)))
@@ -579,7 +579,7 @@ def model_before(run: Run, made: MadeFrom) -> Path:
 def score_model(
     run: Run, made: MadeFrom, name: str, model: Path, tests: Sequence[RawPairs], results: Results
 ) -> Results:
-    """Adds the scores of every test set to `results`, and writes them under the name in the run's folder."""
+    """Adds the scores of every test set to `results`, and writes them into the folder `name` of the run's folder."""
     for test in tests:
         outputs = _translations(run, made, name, model, test)
         results.add_scores(test.name, score_protocols(outputs, test.references, language=test.language))
@@ -601,7 +601,7 @@ def _translations(run: Run, made: MadeFrom, name: str, model: Path, test: RawPai
     run.tell(f"translating {test.name} ({len(test.sources)} sentences) with {model}")
     translate = TranslationPipeline.from_pretrained(str(model))
     options: dict[str, Any] = {name: language for name, language in test.asked.items() if language}
-    if not options and translate.languages:  # the recipe names no codes, but its tokenizer.path has them
+    if not options and translate.languages:  # the recipe names no codes of languages, but its tokenizer has some
         options = {"target_language": test.language}
     outputs = [" ".join(line.splitlines()) for line in translate(test.sources, **options)]
     write_text(kept, "".join(line + "\n" for line in outputs))
@@ -610,7 +610,7 @@ def _translations(run: Run, made: MadeFrom, name: str, model: Path, test: RawPai
 
 
 def losses(path: Path, run: Run, training: Training, tests: Sequence[RawPairs]) -> dict[str, dict[str, float]]:
-    """Returns {test set: its numbers} of a finished model on text of one language: "perplexity" in a results file."""
+    """Returns {test set: losses and perplexities} of a finished model on text of one language, for results files."""
     auto_class = auto_class_of(path)
     model = load_model(path, getattr(transformers, auto_class)).eval()
     if auto_class == "AutoModelForCausalLM":
@@ -624,7 +624,8 @@ def losses(path: Path, run: Run, training: Training, tests: Sequence[RawPairs]) 
     return measured
 
 
-PERPLEXITIES = ("per_subword", "per_word", "bits_per_byte", "loss", "per_predicted_token")  # the numbers that are shown
+# Numbers of `losses` that are printed, in this order, where a model has them.
+PERPLEXITIES = ("per_subword", "per_word", "bits_per_byte", "loss", "per_predicted_token")
 
 
 def table_of(results: Mapping[str, Results]) -> Table:
@@ -650,7 +651,7 @@ def train_in_rounds(
     """Runs the rounds one after the other; a dry run leaves out corpora that are still to be translated."""
     watcher = watcher or Watcher(run.tell)
     results = {}
-    for planned in rounds.values():  # before the first round: a missing text is found at once
+    for planned in rounds.values():  # a missing text is reported before the first round
         for path in planned.files(run.data):
             next(read_lines(path), None)
     for planned in rounds.values():

@@ -25,10 +25,10 @@ from hf_mlnmt.recipe import sizes
 if TYPE_CHECKING:
     from hf_mlnmt.training.pair import TwoFiles
 
-STUDENT, INT8 = "student", "int8"  # the rounds of a student
+STUDENT, INT8 = "student", "int8"  # names of the rounds of a student
 STUDENTS = {"student-tiny": "ssru", "student-base": "ssru", "student-self-attention": "transformer"}  # shape: system
-TEACHER = "teacher"  # several teachers as one model
-WINDOW = 512  # lines that an interruption may cost
+TEACHER = "teacher"  # folder of several teachers fused into one model
+WINDOW = 512  # lines translated between two writes: so many an interruption may cost
 
 
 def plan(
@@ -39,7 +39,7 @@ def plan(
     texts: list[str],
     machine: sizes.Machine,
 ) -> list[str]:
-    """Makes a student's rounds of a recipe's content; returns its choices in words.
+    """Checks and fuses the teachers, adds a student's keys and rounds to a recipe's content; returns what was chosen.
 
     Args:
         folders: where files are written now, and where they will be when the recipe is run.
@@ -99,9 +99,9 @@ def student_rounds(
     corpus: sizes.Measured,
     machine: sizes.Machine,
 ) -> list[str]:
-    """Makes a student's rounds of a recipe's content; returns the choices in words.
+    """Adds a student's keys and rounds to a recipe's content; returns what was chosen, in words.
 
-    teachers: for the objective. translate: keys of the synthetic corpus. corpus: of all that is translated.
+    teachers: for the objective. translate: keys of the synthetic corpus. corpus: the size of all translated text.
     """
     if shape not in STUDENTS:
         raise UserError(f"--student {shape}: unknown{suggest(shape, STUDENTS)}; known: {', '.join(STUDENTS)}.")

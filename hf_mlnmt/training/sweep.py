@@ -1,7 +1,7 @@
-"""Sweeps: many trainings from one command, planned, queued, gone on with, and their scores as one table.
+"""Sweeps: many trainings by one command, planned, run in a queue, continued after an end; their scores as one table.
 
 A plan has every recipe with every combination of values and every seed, each with a folder of its own. The queue runs
-several at a time. Whatever ends it, the same call goes on: the folder is all that a sweep remembers (docs/sweeps.md).
+several at a time. Whatever ends it, the same call continues: all that a sweep knows is in its folder (docs/sweeps.md).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from hf_mlnmt.training.dry_run import duration
 from hf_mlnmt.training.preflight import check_before, model
 from hf_mlnmt.training.preparation import Preparation
 
-MOST = 10_000  # values of a range; more is a slip of the pen
-LOOK_AFTER = 0.1  # seconds
+MOST = 10_000  # most values of a range; more are taken for a mistake
+LOOK_AFTER = 0.1  # seconds between two looks at the processes
 HANDLED = (*SIGNALS, signal.SIGHUP) if hasattr(signal, "SIGHUP") else SIGNALS  # Windows has no SIGHUP
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A training of a sweep: a recipe, the values of the point, a seed, and all keys that are replaced (`settings`)."""
+    """A training of a sweep: its recipe, combination of values (`point`), seed, and all replaced keys (`settings`)."""
 
     name: str
     path: Path
@@ -62,7 +62,7 @@ def plan(
     settings: Sequence[str] = (),
     systems: Sequence[str] = (),
 ) -> list[Job]:
-    """Returns all runs, in the order in which they are started.
+    """Plans a run for each recipe, system, combination of values and seed; returns them in the order of their start.
 
     Args:
         over: "key.sub=values" of `read_values`; several are combined, all with all.
@@ -125,8 +125,8 @@ def as_yaml(value: Any) -> str:
 
 
 def check_points(jobs: Sequence[Job], data: Path, warn: Callable[[str], None] | None = None) -> None:
-    """Makes all checks before a training of each point, or without `warn` the model's. Raises: UserError naming it."""
-    points = {job.point: job for job in reversed(jobs)}  # seeds differ in nothing that is checked
+    """Runs all checks before a training for each point; without `warn` the model's alone. UserError names the point."""
+    points = {job.point: job for job in reversed(jobs)}  # one job a point: checks depend on no seed
     for job in reversed(points.values()):
         with naming(job.name), tempfile.TemporaryDirectory() as output:
             preparation = Preparation(job.recipe(), data, Path(output), lambda text: None)
@@ -151,9 +151,9 @@ class Queue:
     """The queue of a sweep, and after `run` the signal that ended it (`signum`).
 
     Args:
-        start: starts the training of a job, its output going into a file; it ends by SIGTERM with its state saved.
-        tell: hears a line at every start and end.
-        watch: is given the states at the beginning and at every start and end.
+        start: starts the training of a job, whose output goes into a file; SIGTERM saves its state and ends it.
+        tell: called with a line at every start and end.
+        watch: called with the states at the beginning and at every start and end.
     """
 
     def __init__(
@@ -168,8 +168,8 @@ class Queue:
         self.signum: int | None = None
 
     def run(self, jobs: Sequence[Job]) -> dict[str, str]:
-        """Trains the jobs that are not finished and returns the state of each. A signal (`signum`) lets the trainings
-        save their state; a second one ends them."""
+        """Trains the jobs that are not finished and returns the state of each. After a signal (`signum`) the trainings
+        save their state and end; a second one kills them."""
         states = {job.name: state_of(self.root, job) for job in jobs}
         waiting = [job for job in jobs if states[job.name] != "finished"]
         running: dict[Job, tuple[subprocess.Popen, float]] = {}
@@ -205,7 +205,7 @@ class Queue:
                             say(job, what)
                     time.sleep(LOOK_AFTER)
             finally:
-                for process, _ in running.values():  # an error of our own came first
+                for process, _ in running.values():  # after an error in this loop
                     process.terminate()
         return states
 

@@ -1,6 +1,6 @@
 """Tasks, of which a training is a list: each a training set, an objective and a share of the batches.
 
-A recipe's `tasks` become these in preparation.py. A batch is of one task; the losses of a step's batches are added up,
+preparation.py makes them of a recipe's `tasks`. A batch is of one task; the losses of a step's batches are added up,
 each divided by its own task's items (trainer.py).
 
 Which task comes when follows from the shares, which hold exactly, and from the seed (`TaskSchedule`). `task_sampler`
@@ -34,7 +34,7 @@ from hf_mlnmt.training.adapters import is_of_adapter
 from hf_mlnmt.training.batching import Buckets, Shape, TokenBatchSampler
 from hf_mlnmt.training.objectives import IGNORED, SHOWN, Batch, Example, Objective
 
-HEADS = "objective_heads"  # the part of a model in training that holds what the objectives own
+HEADS = "objective_heads"  # module of a model in training that holds the objectives' heads
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Task:
 
     Args:
         share: of the batches, in relation to the other tasks' shares; 0 leaves the task out.
-        name: letters, digits and single '-': in the log, and for a part of the model that the objective owns.
+        name: letters, digits and single '-': names the task in logs, and its objective's head in the model.
         languages: for people to read: {"source": "en", "target": "de"}, or {"text": "de"}.
     """
 
@@ -67,7 +67,7 @@ class Task:
 
 
 def active(tasks: Task | Sequence[Task]) -> list[Task]:
-    """Returns the tasks that have a share. Raises: UserError when there is none, or two have the same name."""
+    """Returns the tasks with a share above 0. Raises: UserError without any, or when two have the same name."""
     with_share = [task for task in ([tasks] if isinstance(tasks, Task) else tasks) if task.share]
     if not with_share:
         raise UserError("no task has a share above 0: there is nothing to train.")
@@ -88,7 +88,7 @@ def check_needs(name: str, objective: Objective, model: nn.Module) -> None:
 
 
 def attach_heads(model: nn.Module, tasks: Sequence[Task]) -> None:
-    """Makes the objectives' heads a part of the model in training; the finished one is without them (`is_head`)."""
+    """Adds the objectives' heads to the model, as its module HEADS, for training; finished models are without them."""
     heads: dict[str, nn.Module] = {}
     for task in tasks:
         head = task.objective.head
@@ -122,7 +122,7 @@ class TaskSchedule:
     distance gives the task under it a place. The marks of every cycle begin elsewhere, by the golden ratio, so that
     shares hold over the cycles.
 
-    counts: the places of each task in a cycle, in the mean of all.
+    counts: the number of places of each task in a cycle, in the mean over all cycles.
     """
 
     def __init__(self, shares: Sequence[float], seed: int) -> None:
@@ -130,7 +130,7 @@ class TaskSchedule:
         total = sum(exact)
         self.length = total if total <= LONGEST else max(LONGEST, len(shares))
         ends = [0, *itertools.accumulate(exact)]
-        self._ends = np.array([(end * self.length << _BITS) // total for end in ends])  # of the tasks on the line
+        self._ends = np.array([(end * self.length << _BITS) // total for end in ends])  # ends of tasks on the line
         self.counts = (np.diff(self._ends) / 2**_BITS).tolist()
         self._latest: tuple[int, np.ndarray, np.ndarray] = (-1, self._ends, self._ends)
 
@@ -150,21 +150,21 @@ class TaskSchedule:
         return self._latest[1:]
 
     def seen(self, places: int) -> list[int]:
-        """Counts how many of the first places are each task's."""
+        """Counts how many of the first `places` of the schedule are each task's."""
         number, within = divmod(places, self.length)
         tasks, before = self._cycle(number)
         return (before + np.bincount(tasks[:within], minlength=len(before))).tolist()  # type: ignore[no-any-return]
 
     def at(self, place: int) -> tuple[int, int]:
-        """Returns the task at a place (from 0), and how many places before it were that task's."""
+        """Returns the task at a place of the schedule (from 0), and how many places before it were that task's."""
         number, within = divmod(place, self.length)
         tasks, before = self._cycle(number)
         task = int(tasks[within])
         return task, int(before[task]) + int((tasks[:within] == task).sum())
 
 
-LONGEST = 1000  # cycle of shares that hold exactly in it
-_BITS = 32  # of a place's fraction
+LONGEST = 1000  # most places of a cycle in which shares hold exactly
+_BITS = 32  # bits of the fraction of a place on the line
 
 
 def _mark(cycle: Any) -> Any:
@@ -203,9 +203,9 @@ class TaskBatchSampler(Sampler[tuple[int, list[int], int]]):
         self.begin_at(0, 0, [0] * len(self.samplers))
 
     def begin_at(self, step: int, places: int, batches: Sequence[int]) -> None:
-        """Goes on at `step` of a training that may have had another number of processes.
+        """Continues at `step` of a training that may have had another number of processes so far.
 
-        places: of the schedule, that each process had come to. batches: of each task, that all processes had seen.
+        places: how many of the schedule each process had passed. batches: how many of each task all processes had seen.
         """
         self.start = step * self.accumulation
         self.shift = places - self.start
@@ -213,22 +213,22 @@ class TaskBatchSampler(Sampler[tuple[int, list[int], int]]):
         self.before = [seen - count * world for seen, count in zip(batches, self.schedule.seen(places))]
 
     def reached(self, step: int) -> dict[str, Any]:
-        """Returns the arguments `places` and `batches` of `begin_at` after so many steps."""
+        """Returns the arguments `places` and `batches` of `begin_at` for a training that continues at `step`."""
         places = step * self.accumulation + self.shift
         firsts = [self._first(task, count) for task, count in enumerate(self.schedule.seen(places))]
         return {"places": places, "batches": firsts}
 
     def _first(self, task: int, count: int) -> int:
-        """Returns the first of the batches that the processes see at the count-th place of a task."""
+        """Returns the number of the first of the batches that the processes see at the count-th place of a task."""
         return count * self.samplers[task].world_size + self.before[task]
 
     def __len__(self) -> int:
-        """Returns the batches of this process in one epoch of the training."""
+        """Returns the number of batches of this process in one epoch of the training."""
         return self.total
 
     def __iter__(self) -> Iterator[tuple[int, list[int], int]]:
         for place in range(self.epoch * self.total, (self.epoch + 1) * self.total):
-            if place < self.start:  # counted, and skipped, where a training goes on
+            if place < self.start:  # Trainer skips these batches: only their number counts
                 yield 0, [], 0
                 continue
             task, batches = self.at(place)
@@ -241,7 +241,7 @@ class TaskBatchSampler(Sampler[tuple[int, list[int], int]]):
         self.epoch = epoch
 
     def at(self, place: int) -> tuple[int, list[list[int]]]:
-        """Returns the task at a place, and the example indices that each process has there."""
+        """Returns the task of batch number `place` (from 0, over all epochs), and each process's example indices."""
         task, count = self.schedule.at(place + self.shift)
         return task, self.samplers[task].following(self._first(task, count))
 
@@ -294,7 +294,7 @@ def task_sampler(
 
 
 class EpochLoader(DataLoader):
-    """A DataLoader whose batch sampler, already split over the processes, hears which epoch begins."""
+    """A DataLoader that passes the epoch on to its batch sampler, which gives each process its own batches."""
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the sampler's epoch; called by Trainer."""
@@ -326,7 +326,7 @@ class Ahead(Iterator[Any]):
 
     def __init__(self, iterator: Iterator[Any], device: torch.device, count: int = 2) -> None:
         self.iterator, self.count = iterator, count
-        # A new thread would pin memory for the first GPU.
+        # A new thread begins with the first GPU, and would pin memory for that one.
         begin = partial(torch.cuda.set_device, device) if device.type == "cuda" else None
         self._thread = ThreadPoolExecutor(1, "batches", begin)
         self._waiting: deque[Future] = deque()
@@ -342,7 +342,7 @@ class Ahead(Iterator[Any]):
 
 
 class TaskExamples(Dataset):
-    """The examples of all tasks; of a batch at once: the task, and its examples as an epoch shows them."""
+    """A data set of all tasks' examples, read a batch at once: (its task, its examples as shown in its epoch)."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.sets = [task.data for task in tasks]
@@ -356,7 +356,7 @@ class TaskExamples(Dataset):
 
 
 def shown(data: TrainingSet, indices: np.ndarray, epoch: int) -> Sequence[Example]:
-    """Returns the examples at these indices as an epoch shows them, gathered at once where the set can."""
+    """Returns the examples at these indices, each with (epoch, index) under SHOWN; read at once if the set can."""
     gather = getattr(data, "gather", None)
     examples = gather(indices) if gather else [data[index] for index in indices.tolist()]
     places = np.stack([np.full_like(indices, epoch), indices], 1)
@@ -367,7 +367,7 @@ def shown(data: TrainingSet, indices: np.ndarray, epoch: int) -> Sequence[Exampl
 
 @dataclass(frozen=True)
 class Collator:
-    """The collator of all tasks: a batch as its objective wants it, filled up to its bucket, with the task's name."""
+    """The collator of all tasks: makes the batch that the objective wants, pads it to its bucket, names its task."""
 
     names: list[str]
     collates: list[Callable[[Sequence[Example]], Batch]]
@@ -386,7 +386,7 @@ def collate_in(
         return collate(examples)
     source, target = (longest(examples, side) for side in ("input_ids", "labels"))
     rows, source, target = buckets.shape(len(examples), source, target)
-    # At least one example of the full lengths is there to be padded to, and left out again.
+    # Dummy examples have the bucket's lengths, so that `collate` pads to them; at least one, which is cut off again.
     missing = max(1, rows - len(examples))
     batch = collate(filled(examples, {"input_ids": source, "labels": target}, missing))
     batch = {name: tensor[:rows] for name, tensor in batch.items()}
@@ -402,7 +402,7 @@ def longest(examples: Sequence[Example], side: str) -> int:
 
 
 def filled(examples: Sequence[Example], lengths: Mapping[str, int], times: int) -> Sequence[Example]:
-    """Pads the batch with dummy examples of the given lengths."""
+    """Appends `times` dummy examples of the given lengths to the examples."""
     if not isinstance(examples, Examples):
         filling = {side: np.resize(ids, lengths.get(side, len(ids))) for side, ids in examples[0].items()}
         return [*examples, *[filling] * times]

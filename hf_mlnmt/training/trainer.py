@@ -1,7 +1,7 @@
 """`TranslationTrainer`: Transformers' Seq2SeqTrainer with objectives, batches by tokens, and whole checkpoints.
 
-The losses of tasks are computed around the model, divided by each task's own items of the step, and logged by name. A
-meter counts time and tokens: what the training cost so far, over all its interruptions.
+A module around the model computes the losses of tasks, divided by each task's own items of the step; they are logged by
+name. A meter counts time and tokens: what the training cost so far, over all its interruptions.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def _split(batch: Mapping[str, Any]) -> tuple[str, Batch]:
 
 
 class TaskLosses(nn.Module):
-    """The model inside the objectives: one module, whose forward is a batch's loss.
+    """A module around the model: its forward computes the loss of a task's batch by the task's objective.
 
-    Wrappers are put around it, so that they see the call of every part of the model that an objective calls.
+    Wrappers such as DistributedDataParallel wrap it, to see the call of every part of the model by an objective.
     """
 
     def __init__(self, model: nn.Module, tasks: Sequence[Task], rounded: RoundedProducts | None = None) -> None:
@@ -68,7 +68,7 @@ class TaskLosses(nn.Module):
         self.listed: list[nn.Parameter] = []  # filled at the first step: wrappers may replace parameters before it
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """Yields the parameters; all as they are listed, since Trainer asks for them twice a step."""
+        """Yields the parameters, from a list once that is filled, since Trainer asks for them twice a step."""
         return iter(self.listed) if recurse and self.listed else super().parameters(recurse)
 
     def forward(self, task: str, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
@@ -80,7 +80,7 @@ class TaskLosses(nn.Module):
 class NamedLosses:
     """Sums of the losses between two logs, under the names they are logged with; means are over steps with the task.
 
-    With one task its parts are named alone; with several each task's loss is, and its parts after it.
+    With one task the names are loss_<part>, with several loss_<task> and loss_<task>_<part>.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
@@ -142,7 +142,7 @@ class Meter:
         self._pending.append(tokens)
 
     def interval(self, step: int) -> dict[str, float]:
-        """Returns the speeds since the last call."""
+        """Returns the steps and the target tokens per second since the last call."""
         self._read()
         seconds, tokens, steps = (now - then for now, then in zip(self._now(step), self._last))
         self._last = self._now(step)
@@ -151,7 +151,7 @@ class Meter:
         return {"steps_per_second": steps / seconds, "target_tokens_per_second": tokens / seconds}
 
     def save(self, folder: Path, **more: Any) -> None:
-        """Writes the totals, and what else is to be known of the steps so far, into a checkpoint folder."""
+        """Writes the totals, and the values in `more`, into a checkpoint folder."""
         self._read()
         totals = {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds, "tokens": self.tokens}
         write_json(folder / checkpoints.METER, {**totals, **more})
@@ -190,7 +190,7 @@ class FiniteGuard:
         self._last = (-1, 0)
 
     def watch(self, step: int, loss: Tensor) -> None:
-        """Notes the loss of the next batch after `step` completed steps; on a CPU checks it."""
+        """Records the loss of one more batch of step `step`; on a CPU raises NonFiniteLoss if it is nan or infinite."""
         batch = self._last[1] + 1 if self._last[0] == step else 0
         self._last = step, batch
         self._seen.append((step, batch, loss))
@@ -198,7 +198,7 @@ class FiniteGuard:
             self.check()
 
     def check(self) -> None:
-        """Raises NonFiniteLoss for a loss noted since the last check."""
+        """Raises NonFiniteLoss if a loss recorded since the last check is nan or infinite."""
         seen, self._seen = self._seen, []
         finite = torch.isfinite(torch.stack([loss for _, _, loss in seen])).tolist() if seen else []
         for good, (step, batch, loss) in zip(finite, seen):
@@ -215,7 +215,7 @@ class FiniteGuard:
         trainer, args = self.trainer, self.trainer.args
         number, indices = trainer.sampler().members(step)[batch * args.world_size + args.process_index]
         task = trainer.tasks[number]
-        sentences = [index % task.data.distinct for index in indices]  # also those shown in another way
+        sentences = [index % task.data.distinct for index in indices]  # a variant counts as its sentence
         which = f" of task '{task.name}'" if len(trainer.tasks) > 1 else ""
         raise NonFiniteLoss(
             f"step {step + 1}, batch {batch + 1} of {args.gradient_accumulation_steps}: {what}. Sentences of the batch "
@@ -274,7 +274,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             # Trainer would cut every batch over the GPUs with DataParallel; several processes are faster and exact.
             logger.warning("using 1 of %d GPUs; to use all: accelerate launch -m hf_mlnmt train ...", args.n_gpu)
             args._n_gpu = 1
-        args.logging_nan_inf_filter = False  # it reads every loss, and hides NaN from the guard
+        args.logging_nan_inf_filter = False  # the filter reads every loss, and hides NaN from the guard
         self.tasks, self.batches = active(tasks), batches or Batches()
         if self.batches.accumulate not in (1, args.gradient_accumulation_steps):
             raise UserError(
@@ -303,14 +303,14 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.meter = Meter()
         self.guard = FiniteGuard(self)
         self.losses = NamedLosses(self.tasks)
-        self._latest: Losses  # of the last batch
+        self._latest: Losses  # loss and parts of the last batch
         self._captured: CapturedSteps | None = None
         self._objectives = {task.name: task.objective for task in self.tasks}
         self._ahead: Ahead | None = None
         self._parameters = sum(parameter.numel() for parameter in self.model.parameters())
         self._began: dict[str, Any] | None = None  # the place in the data where a training goes on (`go_on_in_data`)
         self._sampler: TaskBatchSampler | None = None  # made once: that takes seconds for millions of sentences
-        self.rounded: RoundedProducts | None = None  # what steps compute in int8
+        self.rounded: RoundedProducts | None = None  # rounds weights and inputs as int8 engines do
 
     # Data
 
@@ -324,7 +324,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         return self._sampler
 
     def go_on_in_data(self, checkpoint: Path) -> None:
-        """Goes on where a checkpoint was in the data, whatever the number of processes and batches of a step now."""
+        """Continues in the data after a checkpoint, also with another number of processes or of batches in a step."""
         meter, step = read_json(checkpoint / checkpoints.METER), checkpoints.step_of(checkpoint)
         self._began, self._sampler = {**meter, "step": step}, None
         if self.args.max_steps <= 0 and meter["group"] != self._group():
@@ -333,7 +333,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             self.args.max_steps = step + math.ceil(left * self.steps()[1])
 
     def _group(self) -> int:
-        """Counts the batches of a step."""
+        """Returns the number of batches in a step over all processes."""
         return self.args.world_size * self.args.gradient_accumulation_steps
 
     def get_train_dataloader(self) -> DataLoader:
@@ -354,7 +354,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self._ahead = None if batches is None else Ahead(batches, self.args.device)
 
     def steps(self) -> tuple[int, int]:
-        """Counts the steps of the whole training, and of an epoch."""
+        """Returns the numbers of steps in the whole training and in an epoch."""
         epoch = len(self.sampler()) // self.args.gradient_accumulation_steps
         return self.args.max_steps if self.args.max_steps > 0 else math.ceil(self.args.num_train_epochs * epoch), epoch
 
@@ -376,7 +376,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         return loss * self.accelerator.num_processes if averaged else loss
 
     def training_step(self, model: nn.Module, inputs: Batch, num_items_in_batch: Any = None) -> Tensor:
-        """Runs forward and backward, as a CUDA graph where steps are captured; notes the loss, and watches it."""
+        """Runs forward and backward, as a CUDA graph if steps are captured; records the loss, checks it is finite."""
         task: Any = inputs[TASK]
         run: Callable[..., Losses] = partial(self._run, model)
         if isinstance(model, TaskLosses) and not model.listed:
@@ -403,7 +403,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         others = args.world_size > 1 or args.fp16 or args.torch_compile or args.torch_empty_cache_steps
         if not self.batches.buckets or others or not is_cuda(args.device):
             return False
-        dropped = ("encoder_layerdrop", "decoder_layerdrop", "layerdrop")  # layers are drawn on the CPU
+        dropped = ("encoder_layerdrop", "decoder_layerdrop", "layerdrop")  # layers to drop are drawn on the CPU
         checkpointing = getattr(model, "is_gradient_checkpointing", False)
         return not checkpointing and not any(getattr(model.config, name, 0) for name in dropped)
 
@@ -412,7 +412,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         return data.to(self.args.device, non_blocking=True) if torch.is_tensor(data) else super()._prepare_input(data)
 
     def _get_num_items_in_batch(self, batch_samples: list, device: Any) -> Any:
-        """Counts task -> its items in the step's batches, of all processes or of this one alone, for the meter too."""
+        """Returns task -> items in the step's batches, of all processes if losses are averaged; counts tokens."""
         counts: dict[str, Tensor] = {}
         for name, batch in map(_split, batch_samples):
             items = self._objectives[name].items(batch)
@@ -425,11 +425,11 @@ class TranslationTrainer(Seq2SeqTrainer):
         return counts
 
     def floating_point_ops(self, inputs: Batch) -> int:
-        """Returns 6 x parameters x source tokens; the stock one counts the parameters anew at every step."""
+        """Returns 6 x parameters x source tokens; Trainer's method counts the parameters anew at every step."""
         return 6 * self._parameters * inputs["input_ids"].numel() if "input_ids" in inputs else 0
 
     def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
-        """Wraps the model into the objectives, and these into what processes and mixed precision need."""
+        """Wraps the model into TaskLosses, and that for several processes and mixed precision, if it is trained."""
         if not training:
             return super()._wrap_model(model, training, dataloader)
         if isinstance(self.accelerator.unwrap_model(model, keep_torch_compile=False), TaskLosses):
@@ -467,7 +467,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             self._read_ahead(None)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Logs, with the speed and the named parts of the loss."""
+        """Logs; adds the speed and the named parts of the loss."""
         if "loss" in logs:
             self.guard.check()
             logs.update(self.meter.interval(self.state.global_step))
@@ -481,15 +481,15 @@ class TranslationTrainer(Seq2SeqTrainer):
     ) -> dict[str, float]:
         """Measures loss per target token (not smoothed), perplexity and metrics on translations of `dev_sets`.
 
-        The numbers of the first are eval_loss, eval_bleu and so on, those of others eval_<name>_loss. Without
-        `dev_sets`, or with `eval_dataset`, it is Seq2SeqTrainer's, but for what that does to the generation_config.
+        The numbers of the first set are eval_loss, eval_bleu and so on, those of others eval_<name>_loss. Without
+        `dev_sets`, or with `eval_dataset`, runs Seq2SeqTrainer's evaluation, and restores the generation_config.
         """
         self.guard.check()
         with self.meter.paused(), dev.kept_generation_config(self.model):
             if not self.dev_sets or eval_dataset is not None:
                 return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen)
             metrics: dict[str, float] = {}
-            several: dict[str, list[float]] = {}  # of the development sets of translation
+            several: dict[str, list[float]] = {}  # scores of each translated development set
             for number, dev_set in enumerate(self.dev_sets):
                 prefix = f"{metric_key_prefix}_{dev_set.name}" if number else metric_key_prefix
                 scores = dev_set.evaluate(self.model, self.accelerator, **gen)
@@ -509,7 +509,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         super()._save(output_dir, state_dict)
         folder = Path(output_dir or str(self.args.output_dir))
-        (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle; the recipe says the same in words
+        (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle, and the recipe has its content
         if self.save_extras is not None and self.args.should_save:
             self.save_extras(folder)
 
@@ -543,7 +543,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             self._push_from_checkpoint(str(checkpoint))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Loads as Trainer does. Raises: UserError for a state that is not of this model's optimizer."""
+        """Loads the states of optimizer and scheduler. Raises: UserError for a state of another model's optimizer."""
         why: str | None
         total = self.schedule.total if self.schedule else 0
         try:
@@ -553,11 +553,11 @@ class TranslationTrainer(Seq2SeqTrainer):
         else:
             state = self.optimizer.state if checkpoint and self.optimizer else {}
             moments = ((weight, each) for weight, of in state.items() for each in of.values() if torch.is_tensor(each))
-            # A counter of steps is a scalar.
+            # Moments have the shape of their weight; an optimizer's counter of steps is a scalar.
             unfit = any(each.dim() > 0 and each.shape != weight.shape for weight, each in moments)
             why = "its tensors have other shapes than the weights" if unfit else None
         if self.schedule:
-            self.schedule.total = total  # steps of another size are fewer, or more, than the checkpoint's schedule has
+            self.schedule.total = total  # this training's total: the checkpoint's had steps of another size
         if why:
             raise UserError(
                 f"{checkpoint}: its optimizer.pt or scheduler.pt does not fit this training ({why}). Put back the "
@@ -584,7 +584,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         checkpoints.rotate(run, keep | {max(steps), self.state.best_global_step or max(steps)})
 
     def scheduled(self, steps: Sequence[int]) -> list[int]:
-        """Returns the steps whose checkpoints count: ends of cycles, or multiples of save_steps and the last."""
+        """Returns the steps of checkpoints to average: cycles' ends, else multiples of save_steps and the last."""
         ends = self.schedule.ends(self.state.max_steps) if self.schedule is not None else []
         if ends:
             return sorted(set(steps) & set(ends))
