@@ -52,7 +52,7 @@ def attributes(tag: str) -> dict[str, str]:
 
 
 def quoted(value: str, reading: Reading) -> str:
-    """Registers an attribute's value for translation; returns its placeholder in quotes, or a value without words."""
+    """Registers an attribute's value for translation; returns its placeholder in quotes, or the value if wordless."""
     mark = value[0] if value[0] in "\"'" else '"'
     written = {"&": "&amp;", "<": "&lt;", mark: "&quot;" if mark == '"' else "&#39;"}
     form = Form(unescape, lambda text: re.sub("[&<\"']", lambda match: written.get(match[0], match[0]), text))

@@ -77,7 +77,7 @@ _CELL = _MARKDOWN._replace(quote=lambda text: _quote(text).replace("|", r"\|"))
 
 
 def read_markdown(text: str, reading: Reading) -> list[str | Passage]:
-    """Returns the parts of a text: translates paragraphs, headings, lists, quotes, tables, and HTML between them."""
+    """Returns the parts of a text, with passages for paragraphs, headings, lists, quotes, tables and HTML."""
     starts = [0, *(match.end() for match in re.compile("\n").finditer(text)), len(text)]
     result: list[str | Passage] = []
     at, first, last = 0, 0, len(text)

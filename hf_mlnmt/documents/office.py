@@ -232,7 +232,7 @@ class _Odf(Part):
         self.form = self.form._replace(needed=lambda start: not start.startswith("<text:span"))
 
     def stays(self, number: int) -> bool:
-        """Returns whether an element is not translated: its style is for code, hides it, or raises only a number."""
+        """Returns whether an element is not translated: code or hidden by its style, or superscript without words."""
         event = self.events[number]
         style = attributes(event.raw).get("text:style-name", "") if event.name in ("p", "h", "span") else ""
         if style in self.reading.raised:

@@ -202,7 +202,7 @@ class FairQueues:
         """Counts a batch as served to `sharers` requests in equal parts; returns its tokens."""
         tokens = sum(piece.tokens for piece in batch)
         room = self.batch_tokens // max(piece.tokens for piece in batch)
-        # Where more requests wait than a batch has room for pieces, it counts as shared by that many only.
+        # If more requests wait than a batch has room for pieces, its tokens are divided by that room, not by requests.
         self.served += tokens / max(1, min(sharers, room))
         self._tokens_a_second += _WEIGHT * (tokens / max(seconds, 1e-6) - self._tokens_a_second)
         return tokens

@@ -79,7 +79,7 @@ def next_words(instead: str, offered: Sequence[tuple[Alternative, int, str]]) ->
 
 
 def _places_of_words(text: str) -> list[tuple[int, str, bool]]:
-    """Returns (offset, text, whether it is a word) of a text's words and spaces; words: characters in other scripts."""
+    """Returns (offset, text, whether it is a word) of each word and space; in scripts without spaces each character."""
     found = re.finditer(r"\s+|\S" if is_unspaced(text) else r"\s+|\S+", text)
     return [(part.start(), part[0], not part[0].isspace()) for part in found]
 

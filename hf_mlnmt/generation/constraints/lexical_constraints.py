@@ -360,7 +360,7 @@ class NextWords(RowRule):
         return new
 
     def word(self, asked: Asked, spelt: bytes) -> str | None:
-        """Returns the word that `spelt`, the bytes after `asked.ids`, is; None where it has no word yet."""
+        """Returns the word in `spelt`, the bytes after `asked.ids`; None while they are no word yet."""
         if len(spelt) < len(asked.rest):
             return None
         beyond = is_unspaced(asked.rest.decode(errors="replace"))

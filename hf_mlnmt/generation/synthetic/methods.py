@@ -105,7 +105,7 @@ class Method(Section):
         stays = draws[0] >= drop
         stays[int(draws[0].argmax())] = True
         kept = [str(self.filler) if draws[1, i] < replace else words[i] for i in np.flatnonzero(stays)]
-        # Two words change their order only if at most `swap` places lie between them (Lample et al. 2018).
+        # Two words change their order only if they are at most `swap` places apart (Lample et al. 2018).
         order = np.argsort(np.arange(len(kept)) + (swap + 1) * draws[2, : len(kept)], kind="stable")
         return " ".join(kept[i] for i in order)
 

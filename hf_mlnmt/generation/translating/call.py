@@ -113,7 +113,7 @@ class TranslationCall(BatchSearch):
         return read
 
     def cut(self, texts: Sequence[str], first_line: int) -> list[CutText]:
-        """Cuts texts into pieces and encodes these. Raises: UserError for a text that cannot be read as text."""
+        """Cuts texts into pieces and encodes these. Raises: UserError for an object that is no valid text."""
         sentences = self.options.split == "sentences"
         pieces, ids = self.encoder.segments(texts, self.options.split_long, first_line, sentences)
         places = ((line, *each) for line, of_text in enumerate(pieces, first_line) for each in enumerate(of_text))

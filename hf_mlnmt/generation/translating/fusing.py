@@ -135,7 +135,7 @@ def fuse_folders(
 
 
 def _check_languages(translation: Sequence[Given], language: Sequence[Given]) -> None:
-    """Raises UserError for translation models of several directions, or a language model of no target language."""
+    """Raises UserError for translation models of several directions, or a language model not of the target language."""
     folders = [name for name in translation if isinstance(name, str | Path)]
     check_same_direction(folders, "Only models of one direction can be fused.")
     target = next((pair[1] for pair in map(direction_of, folders) if pair), None)

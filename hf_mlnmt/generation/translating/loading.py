@@ -267,7 +267,7 @@ def parts_in_int8(parts: Parts) -> Parts:
 
 
 def choose_device(device: str | None) -> torch.device:
-    """Returns the device of that name; for None a GPU where there is one, else the CPU. Raises: UserError."""
+    """Returns the device of that name; None: a GPU if there is one, else the CPU. UserError for an unknown device."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "mps" if torch.mps.is_available() else "cpu")
     try:

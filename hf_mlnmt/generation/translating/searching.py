@@ -197,8 +197,8 @@ class BatchSearch:
         return Pending(*(self.search(part, between, beside).result for part in (inputs[:half], inputs[half:])))
 
     def _found(self, inputs: Sequence[EncodedPiece], between: Between, beside: Any = None) -> Pending:
-        """Searches a batch under its constraints, pieces where that fails again without them; returns hypotheses with
-        all that the options ask for."""
+        """Searches a batch under its constraints, and pieces for which that finds nothing once more without demands;
+        returns hypotheses with all that the options ask for."""
         options, asked = self.options, [self.constraints.demands(piece) for piece in inputs]
         rows, arguments = self._rows(inputs, asked if any(asked) else None, between)
         if failed := [i for i, row in enumerate(rows) if not row]:
