@@ -79,7 +79,9 @@ def calibrate_folder(
     folder: Path, source: Path, reference: Path, decoding: DecodingOptions, device: str | None = None
 ) -> Calibration:
     """Fits confidences to the translations of a development set, and writes them into the folder's generation config.
-    Raises: UserError for files of different lengths, or of fewer than 100 sentences."""
+
+    Raises: UserError for files of different lengths, or of fewer than 100 sentences.
+    """
     check_files(check_model_folder(folder), [source], [reference], decoding.told)
     texts, references = (list(read_lines(path)) for path in (source, reference))
     if len(texts) != len(references):

@@ -114,8 +114,10 @@ def expected_utilities(
 
 
 def bleu(candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
-    """Returns sacreBLEU's sentence BLEU of each pair, 0 to 100: (candidates, references). Smoothed as by Lin and Och
-    2004, "ORANGE": one is added to matches and totals of n-grams of two words or more."""
+    """Returns sacreBLEU's sentence BLEU of each pair, 0 to 100: (candidates, references).
+
+    Smoothed as by Lin and Och 2004, "ORANGE": one is added to matches and totals of n-grams of two words or more.
+    """
     from sacrebleu import BLEU
 
     metric = BLEU(smooth_method="add-k", smooth_value=1, tokenize="none", effective_order=True)
@@ -197,7 +199,9 @@ def read_candidates(paths: Sequence[str | Path]) -> list[list[str]]:
 
 def choose(sources: Iterable[str], candidates: Iterable[Sequence[str]], utility: Any = "chrf") -> list[str]:
     """Returns for each source the candidate with the least risk; candidates: samples, n-best lists or several systems'.
-    Raises: UserError as `utility_of`; for a source without candidates."""
+
+    Raises: UserError as `utility_of`; for a source without candidates.
+    """
     minimum_risk, chosen = MinimumRisk(utility), []
     for number, (source, texts) in enumerate(zip(sources, candidates, strict=True), start=1):
         if not texts:

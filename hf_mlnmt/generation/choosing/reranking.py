@@ -201,8 +201,10 @@ Given = tuple[list[int], list[float], float]
 def given_translations(
     parts: Parts, folder: str, pair: tuple[str | None, str | None], prefix: str | None = None
 ) -> tuple[Direction, Callable[[Sequence[str], Sequence[str], str], list[Given]]]:
-    """Returns a model's Direction between two languages, and a function that scores given translations. The function is
-    called with sources, translations and a name for messages, and returns a `Given` for each."""
+    """Returns a model's Direction between two languages, and a function that scores given translations.
+
+    The function is called with sources, translations and a name for messages, and returns a `Given` for each.
+    """
     parts, way = parts.between(*(pair if is_told(parts.model, parts.source) else (None, None)), folder)
     encoder = TextEncoder(parts.tokenizers, way, prefix)
     forced = way.generate.get("forced_bos_token_id", parts.model.generation_config.forced_bos_token_id)

@@ -234,8 +234,10 @@ class Terms:
 
 
 def as_word(term: str, ends: bool = True) -> str:
-    """Returns a regular expression that finds a term as a word; in a script without spaces anywhere. ends: a word
-    boundary must follow the term too; False: the word may be longer than the term."""
+    """Returns a regular expression that finds a term as a word; in a script without spaces anywhere.
+
+    ends: a word boundary must follow the term too; False: the word may be longer than the term.
+    """
     if is_unspaced(term):
         return re.escape(term)
     before = r"(?<!\w)" if re.match(r"\w", term[0]) else ""
@@ -268,7 +270,9 @@ class RowRule(LogitsProcessor):
 
     def begin(self, input_ids: Tensor) -> int:
         """Returns the length of a row before its translation begins; at the first call repeats `rows` for each beam.
-        input_ids: (rows, length)."""
+
+        input_ids: (rows, length).
+        """
         if self.start is None:
             rows, length = input_ids.shape
             self.start = length + (self.forced if length == 1 else 0)
@@ -282,7 +286,9 @@ class RowRule(LogitsProcessor):
 
 class PrefixProcessor(RowRule):
     """Logits processor that makes translations begin with their prefixes: sets the scores of all other tokens to -inf.
-    Where earlier processors forbade all tokens that a prefix allows, these get score 0."""
+
+    Where earlier processors forbade all tokens that a prefix allows, these get score 0.
+    """
 
     def __init__(self, spelling: Spelling, prefixes: Sequence[Asked], forced: int, ends: Iterable[int] = ()):
         """prefixes: one for each sentence. ends: tokens that may follow a last word instead of the space after it."""

@@ -233,8 +233,10 @@ class TextConstraints:
         return [PrefixProcessor(self.spelling, asked, self.skipped, ends)] if any(map(any, asked)) else []
 
     def forbidden(self, inputs: Sequence[EncodedPiece]) -> list[ForbiddenPhrases]:
-        """Returns a list of the logits processor that forbids the bad phrases; empty without any. Raises: UserError
-        where a phrase that a line's translation must have holds a bad phrase."""
+        """Returns a list of the logits processor that forbids the bad phrases; empty without any.
+
+        Raises: UserError where a phrase that a line's translation must have holds a bad phrase.
+        """
         lines = [piece.line for piece in inputs]
         given = [self.of_line("bad_phrases", line) for line in lines] if self.options.bad_phrases else []
         if not any(given):

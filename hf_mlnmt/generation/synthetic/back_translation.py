@@ -228,8 +228,10 @@ def _load(model: str | Path | None, settings: Settings, device: str | None, revi
 
 
 def _finished(journal: Journal) -> Manifest | None:
-    """Returns the manifest of a finished corpus; None when the corpus is not begun or not finished. Raises: UserError
-    when the folder holds a corpus that was made from something else."""
+    """Returns the manifest of a finished corpus; None when the corpus is not begun or not finished.
+
+    Raises: UserError when the folder holds a corpus that was made from something else.
+    """
     state, folder = journal.kept(), journal.folder
     manifest = read_manifest(folder) if (folder / MANIFEST).is_file() else None
     before = manifest.content if manifest else state["about"] if state else None

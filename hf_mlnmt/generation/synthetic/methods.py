@@ -163,8 +163,10 @@ class Judge:
         self.seen: set[bytes] = set()
 
     def keeps(self, text: str, output: str, finished: bool, changed: str, unlikely: bool = False) -> bool:
-        """Counts a line and the faults of its output; returns whether the pair is kept. finished: the output ended
-        before the length limit. changed: the output with noise, as it is to be written."""
+        """Counts a line and the faults of its output; returns whether the pair is kept.
+
+        finished: the output ended before the length limit. changed: the output with noise, as it is to be written.
+        """
         counts = self.counts
         counts.read += 1
         reasons = self._reasons(text, output, finished, unlikely)

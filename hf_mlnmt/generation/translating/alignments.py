@@ -83,7 +83,9 @@ def word_links(weights: Tensor, source_words: Words, target_words: Words) -> tup
 
 def attending_copy(model: Any) -> Any:
     """Returns a copy of a model, which shares its weights and whose attention ("eager") can return attention weights.
-    The model itself is not changed: other threads may be using it."""
+
+    The model itself is not changed: other threads may be using it.
+    """
     rounded = (part for part in model.modules() if isinstance(part, Int8Linear))
     shared = {id(part): part for part in chain(model.parameters(), model.buffers(), rounded)}
     attending: Any = copy.deepcopy(model, shared)

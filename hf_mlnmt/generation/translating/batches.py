@@ -103,8 +103,10 @@ def rows_by_text(arguments: dict[str, Any]) -> list[str]:
 
 
 class Generated(NamedTuple):
-    """A translation: all generated ids, a forced first id and the end of sentence included, and its ln P. `of_ids`: ln
-    P of each id, 0 for a forced id. Without scores `log_probability` is 0 and `of_ids` empty."""
+    """A translation: all generated ids, a forced first id and the end of sentence included, and its ln P.
+
+    `of_ids`: ln P of each id, 0 for a forced id. Without scores `log_probability` is 0 and `of_ids` empty.
+    """
 
     ids: list[int]
     log_probability: float
@@ -121,7 +123,9 @@ def generate(
     parts: Parts, sequences: Sequence[Sequence[int]], arguments: dict[str, Any], skipped: int, scored: bool
 ) -> list[list[Generated]]:
     """Searches by model.generate(); returns `num_return_sequences` translations of each sequence of ids, best first.
-    arguments: of generate(). skipped: how many first tokens are forced. scored: compute log probabilities too."""
+
+    arguments: of generate(). skipped: how many first tokens are forced. scored: compute log probabilities too.
+    """
     model, count = parts.model, arguments["num_return_sequences"]
     pad_id, number = parts.source.pad_token_id, len(sequences)
     asking = arguments.get("logits_processor") or arguments.get("prefix_allowed_tokens_fn")  # called with row numbers
@@ -177,7 +181,9 @@ def attention_over_source(
     arguments: dict[str, Any],
 ) -> list[list[Tensor]]:
     """Computes the attention (generated tokens, source), on the CPU, of each translation in `rows` of each sequence.
-    arguments: those of generate(), for the decoder's start tokens and the scales of a fused model."""
+
+    arguments: those of generate(), for the decoder's start tokens and the scales of a fused model.
+    """
     model = parts.model
     firsts = first_tokens(model, arguments, len(rows))
     targets = [[first, *each.ids[:-1]] for first, row in zip(firsts, rows, strict=True) for each in row]

@@ -32,8 +32,10 @@ PART = 128  # texts that a second thread cuts and encodes before it pauses for t
 
 
 class TranslationCall(BatchSearch):
-    """Translates the texts of a call: cuts them into pieces, searches batches of pieces, joins the results. `translate`
-    does all three steps; a server calls them one by one: `cut`, `search` and `together`."""
+    """Translates the texts of a call: cuts them into pieces, searches batches of pieces, joins the results.
+
+    `translate` does all three steps; a server calls them one by one: `cut`, `search` and `together`.
+    """
 
     def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions, first_line: int = 1) -> None:
         super().__init__(pipeline, options, first_line)

@@ -47,8 +47,10 @@ def lacks(model: Any) -> str | None:
 
 
 def write(model: Any, tokenizers: Tokenizers, folder: Path, dtype: str) -> None:
-    """Writes the model's weights and vocabularies and CTranslate2's config.json into `folder`. dtype: how the weights
-    are kept: float32, float16, bfloat16 or int8."""
+    """Writes the model's weights and vocabularies and CTranslate2's config.json into `folder`.
+
+    dtype: how the weights are kept: float32, float16, bfloat16 or int8.
+    """
     specification = _specification(model)
     config, target = specification.config, tokenizers.target
     pieces, vocabulary = vocabularies_of(model, tokenizers)

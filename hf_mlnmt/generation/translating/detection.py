@@ -63,7 +63,9 @@ def rank(text: str, served: Collection[str]) -> list[Detected]:
 
 def languages(texts: Sequence[str], served: Collection[str], strict: bool = False) -> list[Detected]:
     """Returns the language of each text: of a short text that of all texts together, of an unsure one the first served.
-    Raises: UserError as `rank`; if `strict`, also for a text whose language is not sure, or is surely not served."""
+
+    Raises: UserError as `rank`; if `strict`, also for a text whose language is not sure, or is surely not served.
+    """
     together = functools.cache(lambda: rank(" ".join(text[:_SHORT] for text in texts), served))
     detected = []
     for number, text in enumerate(texts, 1):

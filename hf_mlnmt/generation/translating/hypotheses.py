@@ -69,8 +69,10 @@ def mean(hypothesis: Hypothesis) -> float:
 
 
 def least_by_word(tokenizer: Any, ids: Sequence[int], logs: Sequence[float], text: str) -> list[float]:
-    """Returns for each word of `text` the least ln P of its subwords; 0 for a word without a subword. ids, logs: the
-    subwords of the translation whose text is `text`, and ln P of each."""
+    """Returns for each word of `text` the least ln P of its subwords; 0 for a word without a subword.
+
+    ids, logs: the subwords of the translation whose text is `text`, and ln P of each.
+    """
     least = [0.0] * len(text.split())
     for word, value in zip(words_of_target(tokenizer, ids, text), logs):
         if word is not None:
@@ -80,8 +82,10 @@ def least_by_word(tokenizer: Any, ids: Sequence[int], logs: Sequence[float], tex
 
 @dataclass(frozen=True)
 class Calibration:
-    """The parameters by which a model's scores become confidences: equations 1 and 2 of choosing/confidence.py. scores,
-    values: knots of (1), ascending. word: a and b of (2). sentences: how many sentences both were fitted to."""
+    """The parameters by which a model's scores become confidences: equations 1 and 2 of choosing/confidence.py.
+
+    scores, values: knots of (1), ascending. word: a and b of (2). sentences: how many sentences both were fitted to.
+    """
 
     scores: list[float]
     values: list[float]

@@ -39,8 +39,10 @@ class Journal:
         self.progress: dict[str, Any] = {"lines": 0, "bytes": dict.fromkeys(files, 0), "sha256": hashes}
 
     def kept(self) -> dict[str, Any] | None:
-        """Returns the state that an earlier process saved; None if there is none. Raises: UserError for a state file
-        that is damaged or was changed."""
+        """Returns the state that an earlier process saved; None if there is none.
+
+        Raises: UserError for a state file that is damaged or was changed.
+        """
         path = self.folder / STATE
         if not path.is_file():
             return None
@@ -59,8 +61,10 @@ class Journal:
             raise UserError(f"{error} Or delete the folder {self.folder} and begin again.") from error
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Opens the files, cut to the lengths that `state` records; without a state, empty. Raises: UserError for a
-        file that is shorter than recorded, or was changed."""
+        """Opens the files, cut to the lengths that `state` records; without a state, empty.
+
+        Raises: UserError for a file that is shorter than recorded, or was changed.
+        """
         for leftover in self.folder.glob(".*.part"):  # temporary files of a process killed as it wrote the state
             leftover.unlink()
         if state is None:

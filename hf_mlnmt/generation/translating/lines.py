@@ -64,7 +64,9 @@ class Shard:
 
     def windows(self, sizes: Sequence[int]) -> tuple[range, range]:
         """Returns the numbers, from 0, of the shard's windows and lines; sizes: lines of each window of the text.
-        Raises: UserError where there are fewer windows than shards."""
+
+        Raises: UserError where there are fewer windows than shards.
+        """
         lines = sum(sizes)
         if len(sizes) < self.count:
             raise UserError(
@@ -85,8 +87,10 @@ def identities(inputs: Sequence[str], form: Form = "lines") -> list[dict[str, An
 
 
 def text_groups(inputs: Sequence[str], window: int, form: Form = "lines") -> Iterator[list[str]]:
-    """Yields the lines of several inputs one after the other, in groups to be translated together. The first window is
-    yielded in several groups, the first of FIRST_WINDOW lines, each later one twice as long."""
+    """Yields the lines of several inputs one after the other, in groups to be translated together.
+
+    The first window is yielded in several groups, the first of FIRST_WINDOW lines, each later one twice as long.
+    """
     return _begun_small(_windows(inputs, window, form))
 
 
@@ -215,7 +219,9 @@ def opened(
 @dataclass(frozen=True)
 class Style:
     """The form in which results are written: text or JSON, and what is written for translations that are unsure.
-    `below`: a translation of less confidence is written after `mark`; without a mark the source is written instead."""
+
+    `below`: a translation of less confidence is written after `mark`; without a mark the source is written instead.
+    """
 
     jsonl: bool = False
     scores: bool = False
@@ -303,7 +309,9 @@ class TextFiles:
 
     def made_from(self, model: Mapping[str, Any], style: Style, **others: Any) -> dict[str, Any] | None:
         """Returns what the output is made from, which `opened` compares; None if a stopped output cannot be resumed.
-        model: the model's identity (common/made_from.py). others: further settings that decide the translations."""
+
+        model: the model's identity (common/made_from.py). others: further settings that decide the translations.
+        """
         if self.texts is None or self.decoding.depends_on_all_before:
             return None
         settings = {field.name: getattr(self.decoding, field.name) for field in fields(self.decoding)}
@@ -323,8 +331,10 @@ class TextFiles:
         done: int = 0,
         style: Style = Style(),
     ) -> None:
-        """Writes the translations of all lines but the first `done`; `write`, `done`: as `opened` yields them. update:
-        called with the number of lines translated since the last call."""
+        """Writes the translations of all lines but the first `done`; `write`, `done`: as `opened` yields them.
+
+        update: called with the number of lines translated since the last call.
+        """
         from hf_mlnmt.generation.translating.call import TranslationCall
 
         call, count = TranslationCall(pipeline, self.decoding), done

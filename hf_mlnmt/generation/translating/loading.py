@@ -132,8 +132,10 @@ def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: boo
 
 
 def load_scored(name: str, device: str | None = None) -> tuple[Any, Tokenizers]:
-    """Loads a language or translation model and its tokenizers from a folder or a Hub name, for perplexities. Raises:
-    UserError when the model does not exist, or is a masked language model, which has no perplexity."""
+    """Loads a language or translation model and its tokenizers from a folder or a Hub name, for perplexities.
+
+    Raises: UserError when the model does not exist, or is a masked language model, which has no perplexity.
+    """
     folder = fetch_small_files(name)
     auto_class = auto_class_of(folder)
     if auto_class == "AutoModelForMaskedLM":
@@ -203,7 +205,9 @@ def _as_it_is(name: str, dtype: str, options: dict[str, Any]) -> Parts:
 
 def _adapted(name: str, folder: Path, dtype: str, options: dict[str, Any]) -> Parts:
     """Loads the base model that an adapter's folder names, with the adapter, and the folder's tokenizers if any.
-    folder: a folder with the small files of the model `name`."""
+
+    folder: a folder with the small files of the model `name`.
+    """
     base = read_part(folder, ADAPTER)["base_model_name_or_path"]
     if not Path(name).is_dir():
         of_hub = {key: options[key] for key in _OF_THE_HUB & options.keys()}
@@ -247,8 +251,10 @@ def _imported(name: str, dtype: str, options: dict[str, Any]) -> Parts | None:
 
 
 def parts_in_int8(parts: Parts) -> Parts:
-    """Returns the parts with a copy of the model whose linear layers are in int8. Raises: UserError for a model on a
-    GPU, or one that computes with its layers' weights by itself."""
+    """Returns the parts with a copy of the model whose linear layers are in int8.
+
+    Raises: UserError for a model on a GPU, or one that computes with its layers' weights by itself.
+    """
     if parts.model.device.type != "cpu":
         raise UserError(f"dtype int8 is for a CPU, not for device {parts.model.device}: use bfloat16 or float16 there.")
     model: Any = int8.in_int8(parts.model)

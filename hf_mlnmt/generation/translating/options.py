@@ -204,8 +204,10 @@ MOST_WEIGHT = 1e6  # largest weight of a feature: larger weights would make sums
 
 
 def checked_reranker(given: Any) -> dict[str, Any]:
-    """Returns the checked content of a reranker's file, or of a mapping of the same form. Raises: UserError for a
-    missing file, another content, or an unknown feature."""
+    """Returns the checked content of a reranker's file, or of a mapping of the same form.
+
+    Raises: UserError for a missing file, another content, or an unknown feature.
+    """
     where = str(given) if isinstance(given, str | Path) else "rerank"
     if isinstance(given, str | Path) and not Path(given).is_file():
         raise UserError(f"{where}: no such file. hf-mlnmt model reranker makes one.")

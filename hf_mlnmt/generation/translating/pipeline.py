@@ -52,7 +52,9 @@ class TranslationPipeline:
 
     def __init__(self, model: Any, tokenizer: Any = None, name: str = "") -> None:
         """Makes a pipeline of a model in memory, also quantised or with an adapter, and its tokenizer, or of `Parts`.
-        Raises: UserError where model or tokenizer is missing, or their vocabularies do not fit."""
+
+        Raises: UserError where model or tokenizer is missing, or their vocabularies do not fit.
+        """
         self.name = name
         self._choosers: dict[Any, Any] = {}
         self.parts = model if isinstance(model, Parts) else parts_in_memory(model, tokenizer)

@@ -409,7 +409,9 @@ class BatchSearch:
         self, asked: Asked, rows: Sequence[Sequence[int]], shares: Sequence[float]
     ) -> list[tuple[str, float, Asked]]:
         """Returns (word, probability, prefix with the word), the likeliest first, of hypotheses of a search for words.
-        rows, shares: token ids of each hypothesis (prefix, next word, end of the word), and its probability."""
+
+        rows, shares: token ids of each hypothesis (prefix, next word, end of the word), and its probability.
+        """
         spelling, words = spelling_of(self.parts.target), dict[str, tuple[float, Asked]]()
         reader = NextWords(spelling, [asked], self.skipped, [])
         for ids, share in zip(rows, shares, strict=True):
