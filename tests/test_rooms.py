@@ -24,7 +24,7 @@ CEILINGS = {
     "documents": (2_730, 11),
     "evaluation": (2_960, 11),
     "export": (1_990, 10),
-    "generation": (6_330, 29),
+    "generation": (6_400, 29),
     "hub": (910, 6),
     "modeling": (7_800, 34),
     "recipe": (1_800, 5),
@@ -34,7 +34,7 @@ CEILINGS = {
     "training": (7_680, 27),
     "zoo": (600, 4),
 }
-TOTAL, TESTS = 59_260, 52_990
+TOTAL, TESTS = 59_340, 52_990
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 

@@ -1,8 +1,8 @@
 """The `hf-mlnmt` command: translate.py is `hf-mlnmt translate`, `average` in model.py is `hf-mlnmt model average`.
 
 A file with a PANEL, its heading in the help, is a verb: the function of the file's name (`import_` is `import`), whose
-docstring is the help. A file without such a function is a group, whose verbs are its public functions. What these files
-import at their tops must be light: help, a mistyped option and the shell's completion come through all of them.
+docstring is the help. A file without such a function is a group, whose verbs are its public functions. Imports at the
+tops of these files must be fast, since help, option errors and the shell's completion import all files.
 """
 
 import functools
@@ -30,25 +30,25 @@ PANELS = ("First steps", "Train", "Translate", "Score", "Look into a model", "Pu
 
 
 def _paragraphs(text: str | None) -> str:
-    """Fits a docstring to any width of the terminal: a paragraph, or an item of a list, is one line; examples stay."""
+    """Joins the lines of each paragraph and list item of a docstring, to be wrapped to the terminal; examples stay."""
     paragraphs = inspect.cleandoc(text or "").split("\n\n")
     return "\n\n".join(each if each.startswith("  ") else re.sub(r"\n(?!- )\s*", " ", each) for each in paragraphs)
 
 
 def _add(verbs: typer.Typer, verb: Callable[..., None], panel: str | None = None) -> None:
-    """Adds a verb."""
+    """Adds a function to `verbs` as a verb of its name, with its docstring as help."""
     name = verb.__name__.strip("_").replace("_", "-")
     verbs.command(name, cls=Verb, rich_help_panel=panel, help=_paragraphs(verb.__doc__))(_keeping_inputs(verb))
 
 
 _OUTPUTS = ("output", "html", "save_translations", "scores_file")
-_NO_INPUTS = ("cache", "data", "recipe", "recipes")  # other paths; a recipe may lie in the folder of its run
+_NO_INPUTS = ("cache", "data", "recipe", "recipes")  # not protected; a recipe may be in the folder of its run
 _MODELS = {"model", "models", "device", "init_from", "checkpoints"}  # arguments of verbs that load models
 
 
 def _keeping_inputs(verb: Callable[..., None]) -> Callable[..., None]:
-    """Returns the verb with two more checks: no output is an input or another output. Verbs that load models also get
-    --trust-remote-code."""
+    """Returns the verb with a check that no output is an input or another output, and with --help-all; verbs that load
+    models also get --trust-remote-code."""
 
     @functools.wraps(verb)
     def run(*arguments: Any, trust_remote_code: bool = False, help_all: bool = False, **given: Any) -> None:
@@ -77,7 +77,7 @@ def _keeping_inputs(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def _files_of(value: Any) -> Iterator[Path]:
-    """Yields the paths that an argument names: a file; of a model its folder and the files of model and tokenizers."""
+    """Yields the existing paths that an argument names; for a model folder also its model and tokenizer files."""
     if isinstance(value, list | tuple):
         for each in value:
             yield from _files_of(each)
@@ -90,11 +90,11 @@ def _files_of(value: Any) -> Iterator[Path]:
 
 
 def _all_verbs() -> typer.Typer:
-    """Returns every verb and group of this folder, by panel and name."""
+    """Returns the typer app with all verbs and groups of this folder, sorted by panel and name."""
     verbs = typer.Typer(
         name="hf-mlnmt",
         no_args_is_help=True,
-        # Not "markdown": it takes <2de> in a help text for HTML and leaves it out.
+        # Not "markdown", which removes <2de> from help texts as HTML.
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
     )
@@ -125,7 +125,7 @@ def _version(asked: bool) -> None:
         from hf_mlnmt import __version__
 
         typer.echo(f"hf-mlnmt {__version__}")
-        for package in ("torch", "transformers"):  # asked of the installation: importing them takes seconds
+        for package in ("torch", "transformers"):  # from metadata, since importing takes seconds
             typer.echo(f"{package} {metadata.version(package)}")
         typer.echo(f"Python {python_version()}")
         raise typer.Exit
@@ -144,36 +144,36 @@ def about(
 
 
 def main() -> None:
-    """Run the command. It exits with 0; with 1 after one message about what was wrong; with 2 for wrong options; with
-    130 after Ctrl-C, 143 after SIGTERM."""
+    """Runs the command line. Exit codes: 0; 1 after an error message; 2 for wrong options; 130 after Ctrl-C, 143 after
+    SIGTERM."""
     _replace_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper) and not variable("PYTHONIOENCODING"):
-        # As standard input and files are read; by itself a pipe on Windows has the code page of the system.
+        # UTF-8 and "\n" as in files; on Windows a pipe would have the system's code page.
         sys.stdout.reconfigure(encoding="utf-8", errors=sys.stdout.errors, newline="\n")
     try:
         try:
             app()
         finally:
-            sys.stdout.flush()  # a full disk behind it must be found here, not as Python ends
+            sys.stdout.flush()  # finds a full disk here, where it is reported, not when Python ends
     except UserError as error:
         _fail(str(error))
     except UnicodeEncodeError as error:
         written = error.object[error.start]
         _fail(f"standard output is {error.encoding}, which has no {written!r}: unset PYTHONIOENCODING, or name a file.")
-    except BrokenPipeError:  # the reader of the output left, as `| head` does
+    except BrokenPipeError:  # the program that reads the output has ended, as `| head` does
         _drop_output()
         sys.exit(1)
-    except OSError as error:  # the machine's refusals: no permission, no space, no network
+    except OSError as error:  # errors of the system: no permission, no space, no network
         _drop_output()
         _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
 
 
 class _Closed(io.TextIOBase):
-    """Stands in for a standard output that is closed; raises UserError when something is written."""
+    """Replaces a closed standard output; raises UserError when something is written."""
 
     @property
     def buffer(self) -> Any:
-        """Returns itself, which refuses bytes as it refuses text."""
+        """Returns itself, so that writing bytes raises UserError too."""
         return self
 
     def write(self, text: str) -> int:
@@ -181,12 +181,12 @@ class _Closed(io.TextIOBase):
 
 
 def _replace_closed_streams() -> None:
-    """Opens closed standard streams: the next file would get the number of one, and its text."""
+    """Opens the null device for closed standard streams, whose numbers the next opened files would get otherwise."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # which gets the lowest free number
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
     sys.stdout = sys.stdout or _Closed()
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
@@ -200,5 +200,5 @@ def _fail(message: str) -> NoReturn:
 
 
 def _drop_output() -> None:
-    """Drops what is still to be written to standard output: Python would try again as it ends, and complain."""
+    """Discards buffered standard output, which Python would try to write again, with an error, when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -51,15 +51,15 @@ def attention(
     decoding: DecodingOptions,
     device: options.Device = None,
 ) -> None:
-    """Measure and draw what attention looks at: JSON, csv, png and svg in the folder --output.
+    """Measure and draw attention weights: JSON, csv, png and svg in the folder --output.
 
     - distance, entropy: of every self-attention head, by layer; several models in one figure
     - divergence: between the two units of the dual contextual module (enc-dc, dec-dc, full-dc)
     - dependency: of the main decoder on its auxiliaries (ms-<layers>-aif)
     - alignments: words linked by the attention over the source, and their error rate
     - maps: the weights of one sentence
-    - coverage: how much attention each source subword of one sentence has had, and the fertilities of the system
-      fertility; of a search with --beams unless --target is given
+    - coverage: the sum of attention to each source subword of one sentence, and the fertilities of the system
+      fertility; in a search with --beams unless --target is given
 
     docs/analysis.md has the equations.
 
@@ -136,10 +136,10 @@ def cost(
     *,
     decoding: DecodingOptions,
 ) -> None:
-    """Measure what systems cost beside the first: JSON, csv, png and svg in the folder --output.
+    """Measure the costs of systems relative to the first, the baseline: JSON, csv, png and svg in the folder --output.
 
     Parameters, operations and peak memory of a training step, training steps/s, decoding tokens/s; in brackets as a
-    multiple of the baseline's, whose turn is right before each (docs/analysis.md). Weights and sentences are random.
+    multiple of the baseline, which is measured right before each (docs/analysis.md). Weights and sentences are random.
 
     Example:
 
@@ -185,7 +185,7 @@ def curves(
     ),
     over: str = option("step", "step or epoch: what the curves are drawn over."),
 ) -> None:
-    """Draw losses, dev scores, learning rate and speed of trainings, finished or still going: png, svg, csv, JSON.
+    """Draw losses, dev scores, learning rate and speed of trainings, finished or running: png, svg, csv, JSON.
 
     Example:
 
@@ -207,10 +207,10 @@ def embed(
     pooling: options.Pooling = None,
     device: options.Device = None,
 ) -> None:
-    """Write a vector for every line of a text: what the encoder and, if there is one, the attention bridge make of it.
+    """Write an embedding for each line of a text, from the model's encoder and, if there is one, attention bridge.
 
-    --from is the language of the text, for a model of several languages. --to is for a model that is told the target
-    by a token before the source (tagged): the token is put before every text.
+    --from is the language of the text, for a model of several languages. --to is for a model whose sources begin with
+    a token of the target language (tagged): the token is put before each text.
 
     Example:
 
@@ -233,7 +233,7 @@ def embed(
     check_told(parts, source_language, target_language)
     vectors = embed_file(parts, file, source_language, pooling, target_language)
     with atomic_path(output) as path, path.open("wb") as handle:
-        # numpy.save into a file passes over what the system says as C's buffer is written out.
+        # numpy.save into a file misses errors of the system when C's buffer is written out.
         np.lib.format.write_array_header_1_0(handle, np.lib.format.header_data_from_array_1_0(vectors))
         handle.write(vectors.data)
     typer.echo(f"{output}: {vectors.shape[0]} sentences, {vectors.shape[1]} numbers each", err=True)
@@ -253,10 +253,10 @@ def fusion_grid(
     *,
     decoding: DecodingOptions,
 ) -> None:
-    """Translate and score a development set with every alpha and beta of a grid; print, keep and draw the scores.
+    """Translate and score a development set with every alpha and beta of a grid; print, save and draw the scores.
 
-    Without --alpha and --beta it is the thesis's grid (docs/monolingual-fusion.md). Every point is kept:
-    stopped, the same command goes on.
+    Without --alpha and --beta the grid is the thesis's (docs/monolingual-fusion.md). Each point is saved at once, so
+    that the same command resumes a stopped grid.
 
     Example:
 
@@ -312,7 +312,7 @@ def masking(
     - auxiliaries: one auxiliary's features replaced by zeros, and all of them (ms-<layers>-aif)
     - decoders: each auxiliary decoder by itself (ms-<layers>, with and without AIF)
 
-    The translations are kept beside the figure.
+    The translations are written beside the figure.
 
     Example:
 
@@ -411,9 +411,9 @@ def retrieve(
     output: Path | None = options.output(None, "Also write the numbers here, as JSON."),
     device: options.Device = None,
 ) -> None:
-    """Find for every sentence the nearest one of another language, by cosine: is it its translation?
+    """Find for each sentence the nearest one of another language, by cosine, and count how often it is the translation.
 
-    --to is for a model that is told the target by a token before the source (tagged): it is put before every text.
+    --to is for a model whose sources begin with a token of the target language (tagged): it is put before each text.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""`hf-mlnmt back-translate`: a synthetic corpus from text of one language."""
+"""`hf-mlnmt back-translate`: makes a synthetic parallel corpus from text of one language."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def back_translate(
     threads: options.Threads = None,
     revision: options.Revision = None,
 ) -> None:
-    """Make a synthetic corpus: text of one language, and another side that a model writes.
+    """Make a synthetic corpus: text of one language, and its translation by a model.
 
-    For back-translation --from is the language of the text, --to that of the output. Stopped at any moment, the same
-    command goes on and ends with the same bytes. A recipe reads the folder as a corpus, `synthetic: DIR`.
+    For back-translation --from is the language of the text, --to that of the output. After a stop at any moment the
+    same command resumes, and ends with the same bytes. A recipe reads the folder as a corpus, `synthetic: DIR`.
     docs/monolingual-back-translation.md
 
     Examples:
@@ -111,7 +111,7 @@ def back_translate(
 
 
 def _table(manifest: Manifest) -> Table:
-    """Makes the table of what was read, kept and dropped."""
+    """Makes a table of the numbers of lines read and of pairs kept and dropped, by reason."""
     from hf_mlnmt.common.table import Number, Table
 
     counts = manifest.content["counts"]

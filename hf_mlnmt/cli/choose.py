@@ -1,4 +1,4 @@
-"""`hf-mlnmt choose`: of several translations of each text the one that is most like the others."""
+"""`hf-mlnmt choose`: chooses among several translations of each text the one that is most like the others."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def choose(
     to: options.To = None,
     device: options.Device = None,
 ) -> None:
-    """Choose by minimum Bayes risk among translations that are there, of any systems; no model translates.
+    """Choose by minimum Bayes risk among existing translations, of any systems; no model translates.
 
     Examples:
 

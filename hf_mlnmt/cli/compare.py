@@ -1,4 +1,4 @@
-"""`hf-mlnmt compare`: systems of one or more seeds against the first, on one or more test sets, with tests."""
+"""`hf-mlnmt compare`: scores of systems on one or more test sets, each tested against the first system."""
 
 from functools import partial
 from pathlib import Path
@@ -56,14 +56,14 @@ def compare(
 ) -> None:
     """Compare systems: scores with 95 % intervals or over seeds, each system tested against the first.
 
-    Examples, of two files of translations, of two models, which translate the source first, and of runs of training:
+    Examples: two files of translations, two models, which first translate the source, and training runs:
 
         hf-mlnmt compare base.de new.de --reference test.de
         hf-mlnmt compare base=runs/a/best new=runs/b/best --source test.en --reference test.de --html page.html
         hf-mlnmt compare runs/transformer.seed* runs/m-10.seed* --data DIR -o results/my-comparison
 
-    --output keeps the comparison; the same command adds what was not finished. What can be compared, seeds, test sets,
-    and what each test is worth: docs/scores.md. With --source: lengths, faults, differences (docs/analysis.md).
+    --output saves the comparison; the same command later adds runs that were not finished. What can be compared, seeds,
+    test sets, what each test is worth: docs/scores.md. With --source: lengths, faults, differences: docs/analysis.md.
     """
     from hf_mlnmt.analysis.outputs import analyses_of, domain_study, read_starts, sentences_of
     from hf_mlnmt.common.files import check_file, write_text
@@ -133,7 +133,7 @@ def compare(
 
 
 def _perplexities(models: dict[str, str], texts: dict[Path, Any], device: str | None) -> dict[str, dict[str, Any]]:
-    """Returns {test set: {language model: Perplexity}} of the first references."""
+    """Computes {test set: {language model: Perplexity}} of the first references of each test set."""
     from hf_mlnmt.evaluation.figures import naming
     from hf_mlnmt.evaluation.perplexity import perplexity
     from hf_mlnmt.generation.translating.loading import load_scored

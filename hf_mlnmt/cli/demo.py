@@ -1,4 +1,4 @@
-"""`hf-mlnmt demo`: everything from nothing to a published, reloaded translation model, on a corpus of our own."""
+"""`hf-mlnmt demo`: trains, scores, publishes and reloads a small translation model, on a corpus of our own."""
 
 from pathlib import Path
 
@@ -17,8 +17,8 @@ def demo(
 ) -> None:
     """Train, score, try, publish and reload a small English-German model: minutes on two cores, no network.
 
-    The corpus is written by a grammar of the project's own; its test set holds combinations of words that training
-    never shows. Started again after an interruption it goes on where it was. Afterwards, try words of your own:
+    The corpus is written by a grammar of the project's own; its test set has combinations of words that are not in the
+    training set. The same command resumes an interrupted demo. Afterwards, try words of your own:
 
         echo "The cat sees a bird." | hf-mlnmt translate demo/run/average
     """

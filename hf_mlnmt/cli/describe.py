@@ -1,4 +1,4 @@
-"""`hf-mlnmt describe`: what a model is, from its folder, its Hub name or its record; or what this machine does."""
+"""`hf-mlnmt describe`: shows the facts about a model, by its folder, Hub name or record, or about this machine."""
 
 import json
 
@@ -19,7 +19,7 @@ def describe(
 ) -> None:
     """Show a model's system, paper, equations, parameters by part, config, tokenizer, generation settings and scores.
 
-    Of the weights, names and shapes are read. What was not recorded is shown as "not recorded".
+    Only the names and shapes of the weights are read. Facts that were not recorded are shown as "not recorded".
 
     Examples:
 

@@ -14,7 +14,7 @@ from hf_mlnmt.generation.translating.options import DecodingOptions
 
 PANEL = "Score"
 
-# Other commands that score take these too.
+# Options of all commands that score.
 Language = Annotated[
     str | None,
     option(..., "Code of the language that is scored. Default: --to, or the reference's.", "--language", "-l"),
@@ -77,8 +77,8 @@ def evaluate(
         hf-mlnmt evaluate MODEL --source test.en --reference test.de
         hf-mlnmt evaluate --hypothesis out.de --reference test.de
 
-    Perplexity, per subword and word and in bits per byte, of a language model, or of a translation model given the
-    sources, each sentence by itself; and all pairs of a run of many languages (docs/multilingual.md):
+    Perplexity, per subword and word and in bits per byte, under a language model, or under a translation model given
+    the sources, each sentence by itself; and all pairs of a run of many languages (docs/multilingual.md):
 
         hf-mlnmt evaluate runs/lm.multi30k-de/average -r val.de -r test.de
         hf-mlnmt evaluate runs/transformer.multi30k-ende/average --perplexity -r val.de -s val.en

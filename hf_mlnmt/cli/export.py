@@ -1,4 +1,4 @@
-"""`hf-mlnmt export`: a model for CTranslate2, ONNX Runtime, transformers.js, Firefox's engines, or as MarianMTModel."""
+"""`hf-mlnmt export`: writes a model for CTranslate2, ONNX Runtime, transformers.js, Firefox, or as MarianMTModel."""
 
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,10 @@ def export(
     ),
     shortlist_teacher: str | None = option(None, "For Firefox: the model whose attention says that, not its own."),
 ) -> None:
-    """Write a model for another engine, and check that it computes what generate() does.
+    """Write a model for another engine, and check that the engine computes what generate() does.
 
-    The folder also holds export.json, which says how the outputs compared, and the tokenizers, but for Firefox. In
-    float32 outputs must be the same; of rounded weights the agreement is reported. docs/export.md says how to use it.
+    The folder also has export.json, with the differences of the outputs, and, except for Firefox, the tokenizers. In
+    float32 outputs must be the same; for rounded weights the agreement is reported. docs/export.md has examples.
 
     Example:
 

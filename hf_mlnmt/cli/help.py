@@ -1,4 +1,4 @@
-"""The help of a verb: with --help the options that most people need, with --help-all every option by its group."""
+"""Formats the help of verbs: --help shows the options that most users need, --help-all every option, by group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.generation.translating.options import SAMPLING, SEARCH, SPEED
 
-# Of these groups --help shows only the options in EVERYDAY, of all others those that are not in RARE.
+# Groups of which --help shows only the options in EVERYDAY; of other groups it shows all options but those in RARE.
 LONG = {SEARCH, SAMPLING, SPEED, "Limits", "Method", "Text and pairs", "What is said of translations"}
 EVERYDAY = frozenset({"--beams", "--length-penalty", "--terms", "--keep", "--device", "--batch-tokens"})
 RARE = {"--alternatives", "--below", "--mark", "--leave", "--fuzzy", "--alignments"}
@@ -24,11 +24,11 @@ SEVERAL = {"--text", "--languages", "--code", "--like"}  # take all words up to 
 
 
 class Verb(TyperCommand):
-    """A verb, whose help has no boxes, no types and at most 80 columns."""
+    """A command whose help has no boxes and no types, and is at most 80 characters wide."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses the command line: `--text a b` is `--text a --text b`; an empty argument, which would be no option, or
-        the folder here, is refused."""
+        """Parses the command line; reads `--text a b` as `--text a --text b` (SEVERAL), and refuses empty arguments,
+        which would count as an option left out or as the current folder."""
         several = {name for each in self.params if getattr(each, "multiple", False) for name in each.opts} & SEVERAL
         words: list[str] = []
         for before, value in zip(["", *args], args, strict=False):
@@ -40,7 +40,7 @@ class Verb(TyperCommand):
         return super().parse_args(ctx, words)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Writes usage, description, arguments, and options by group."""
+        """Writes the help: usage, description, arguments, and options by group."""
         self.format_usage(ctx, formatter)
         for paragraph in (self.help or "").split("\n\n"):
             formatter.write_paragraph()
@@ -69,7 +69,7 @@ class Verb(TyperCommand):
 
 
 def _row(parameter: Any, ctx: Any) -> tuple[str, str]:
-    """Returns names and help of an argument or option, with its default and its choices."""
+    """Returns (names, help with default and choices) of an argument or option."""
     text = re.sub(r"  \[default: no-[a-z-]+\]$", "", parameter.get_help_record(ctx)[1])
     if parameter.param_type_name == "argument":
         return (parameter.metavar or parameter.name.upper()) + "..." * (parameter.nargs != 1), text
@@ -79,7 +79,7 @@ def _row(parameter: Any, ctx: Any) -> tuple[str, str]:
 
 
 def _show_all(ctx: typer.Context, asked: bool) -> None:
-    """Prints the help with every option, and ends."""
+    """Prints the help with every option, and exits, if --help-all was given."""
     if asked:
         ctx.meta["help_all"] = True
         typer.echo(ctx.get_help())

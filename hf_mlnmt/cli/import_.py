@@ -1,4 +1,4 @@
-"""`hf-mlnmt import`: a model of another format as one of this package."""
+"""`hf-mlnmt import`: converts a model of another format to a model of this package."""
 
 from pathlib import Path
 
@@ -15,8 +15,8 @@ def import_(
 ) -> None:
     """Make a model folder from OPUS-MT, NLLB, M2M100, BART, mBART, one of Firefox's, or another toolkit's checkpoint.
 
-    Weights, tokenizer and generation settings are taken over. Where the original's own code is at hand the outputs are
-    compared; import.json in the folder says how, and which tensor went where. See docs/opus-mt.md.
+    Weights, tokenizer and generation settings are converted. Where the original's own code is installed the outputs are
+    compared; import.json in the folder records the comparison, and each tensor's new name. See docs/opus-mt.md.
 
     Example:
 

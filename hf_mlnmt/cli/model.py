@@ -1,4 +1,4 @@
-"""Work on models: average checkpoints, fuse them, take auxiliaries out, calibrate confidences, change a vocabulary."""
+"""Work on models: average and fuse them, drop auxiliary decoders, calibrate confidences, change a vocabulary."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +26,8 @@ def add_language(
 ) -> None:
     """Give a trained model new languages or letters: NLLB, mBART-50, MADLAD, Marian of several languages.
 
-    A code's row begins as the near language's, a character's as its base letter's, a piece's as the mean of its parts.
-    All old ids stay. The folder loads in Transformers as the model did; what is new is learnt by a training:
+    The embedding of a code begins as the near language's, of a character as its base letter's, of a piece as the mean
+    of its parts. All old ids stay. The folder loads in Transformers as the model did; a training teaches what is new:
     hf-mlnmt train --pair ... --init-from OUTPUT.
 
     Example:
@@ -62,7 +62,7 @@ def average(
 ) -> None:
     """Average the weights of checkpoints of one architecture.
 
-    Config, tokenizers and generation settings are those of the last one named; the direction is kept in results.json.
+    Config, tokenizers and generation settings are those of the last checkpoint named; results.json keeps the languages.
 
     Example:
 
@@ -86,10 +86,10 @@ def calibrate(
     decoding: DecodingOptions,
     device: options.Device = None,
 ) -> None:
-    """Fit confidences to a development set, and keep them in the model's generation_config.json.
+    """Fit confidences to a development set, and save them in the model's generation_config.json.
 
-    Translations are made as ever and compared with the references: `translate --confidence` then says how sure the
-    model is of each. Take sentences that the model was not trained on, 100 or more.
+    The sources are translated with the usual options and compared with the references; `translate --confidence` then
+    shows how sure the model is of each translation. Take 100 sentences or more that the model was not trained on.
 
     Example:
 
@@ -110,10 +110,10 @@ def drop_auxiliaries(
     ),
     force: options.Force = False,
 ) -> None:
-    """Drop the auxiliary decoders of a model with multi-level supervision: smaller, and it translates the same.
+    """Drop the auxiliary decoders of a model with multi-level supervision: a smaller model with the same translations.
 
-    With auxiliary information fusion the main decoder reads its auxiliaries, so they cannot be dropped; each can still
-    be taken out by `--auxiliary`.
+    With auxiliary information fusion the main decoder reads the auxiliary decoders, so they cannot be dropped; each can
+    still be written as a model of its own by `--auxiliary`.
 
     Example:
 
@@ -140,7 +140,7 @@ def fuse(
     """Fuse translation models and language models of one target vocabulary: p_TM^alpha p_LM^beta.
 
     The result is a model folder like any other, which keeps alpha and beta; hf-mlnmt analyse fusion-grid finds good
-    ones. A fused model among the models stands for its translation models. See docs/monolingual-fusion.md.
+    values. Of a fused model among the models only the translation models are used. See docs/monolingual-fusion.md.
 
     Examples:
 
@@ -179,8 +179,8 @@ def reranker(
 ) -> None:
     """Fit the weights of a reranker to a development set, for translate --rerank.
 
-    The candidates of each sentence, all beams or samples, get the values of features; weights are searched whose best
-    candidates have the best score. The file says what it was made from, and the scores.
+    The features of each sentence's candidates, all beams or samples, are computed; weights are searched whose chosen
+    candidates have the best score. The file records weights, scores, and what it was made from.
 
     Example:
 

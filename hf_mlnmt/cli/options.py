@@ -1,7 +1,7 @@
-"""The options of verbs, each once (name, help, completion), and the decoding options from `DecodingOptions`.
+"""Defines the options of several verbs (name, help, completion), and makes decoding options of `DecodingOptions`.
 
-One letter is one option in all verbs: -o the output, -b beams, -s and -r files of sources and references. Languages are
---from and --to. Systems are NAME=PATH.
+A letter is the same option in all verbs: -o output, -b beams, -s and -r files of sources and references. Languages are
+given by --from and --to, systems as NAME=PATH.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from hf_mlnmt.generation.translating.options import LANGUAGES, REPETITION, SAMPL
 
 @dataclass(frozen=True)
 class NamedPath:
-    """An argument NAME=PATH, or a path without a name. A file or folder of that whole name is taken as a path."""
+    """An argument NAME=PATH, or a path without a name; an argument that is an existing path as a whole is a path."""
 
     path: str
     name: str = ""
 
     @classmethod
     def parse(cls, text: str) -> NamedPath:
-        """Parses an argument of the command line."""
+        """Parses an argument of the command line to name and path."""
         name, equal, path = text.partition("=")
         return cls(path, name) if equal and path and not Path(text).exists() else cls(text)
 
@@ -41,7 +41,7 @@ class NamedPath:
 
     @property
     def label(self) -> str:
-        """Returns the name, or else the run's, `ms-1` of runs/ms-1/average; no UTF-8 becomes \\udc.., as in JSON."""
+        """Returns the name, else the folder's or run's (`ms-1` of runs/ms-1/average); invalid UTF-8 as \\udc..."""
         folder = Path(self.path).resolve()
         label = self.name or (folder.parent.name if folder.name in ("average", "best", "hub") else folder.name)
         return label.encode(errors="backslashreplace").decode()
@@ -58,12 +58,12 @@ def by_name(given: Iterable[NamedPath]) -> dict[str, str]:
 
 
 def option(default: Any, help: str, *names: str, **more: Any) -> Any:
-    """Makes an option of a verb: its default (... for none), its help, its names if not the parameter's."""
+    """Makes an option of a verb. default: ... for a required option; names: if not as the verb's parameter."""
     return typer.Option(default, *names, help=help, **more)
 
 
 def argument(default: Any, help: str, **more: Any) -> Any:
-    """Makes an argument of a verb, as `option`."""
+    """Makes an argument of a verb; default, help: as of `option`."""
     return typer.Argument(default, help=help, **more)
 
 
@@ -73,7 +73,7 @@ def output(default: Any, help: str, **more: Any) -> Any:
 
 
 def output_folder(default: Any, help: str) -> Any:
-    """Makes the option --output, -o, of a folder: that it can be made is seen before anything is done."""
+    """Makes the option --output, -o, for a folder; whether the folder can be made is checked before the verb runs."""
 
     def check(folder: Path | None) -> Path | None:
         if folder is not None:
@@ -87,7 +87,7 @@ named_argument = partial(argument, parser=NamedPath.parse, metavar="NAME=PATH")
 named_option = partial(option, parser=NamedPath.parse)
 machine = partial(option, rich_help_panel=SPEED)
 
-# Options of several verbs. In Annotated, ... stands for the default that the verb's parameter has.
+# Options of several verbs. In Annotated, the default ... is replaced by that of the verb's parameter.
 
 Model = Annotated[str, argument(..., "Model folder (a run's best/ or average/) or Hub name.")]
 Models = Annotated[
@@ -134,7 +134,8 @@ Pooling = Annotated[
 
 
 def use_machine(threads: int | None = None) -> None:
-    """Keep memory, show no bars of Transformers', and use so many threads: more than cores wait for one another."""
+    """Makes the allocator keep freed memory, hides Transformers' progress bars, and sets the number of threads, at most
+    the number of cores, as more would wait for one another."""
     import torch
     from transformers.utils import logging
 
@@ -147,7 +148,7 @@ def use_machine(threads: int | None = None) -> None:
 
 
 def refuse(given: Mapping[str, Any], why: str) -> None:
-    """Raises UserError for the first of these options that was given. why: the reason, behind the option's name."""
+    """Raises UserError for the first of these options that was given. why: the message after the option's name."""
     if name := next((name for name, value in given.items() if value), None):
         raise UserError(f"{name}: {why}")
 
@@ -160,7 +161,7 @@ _SHELL = {
 
 
 def as_typed(message: str) -> str:
-    """Returns a message of an OptionError with the shell's names of the options; what is quoted stays."""
+    """Returns an OptionError's message with options named as on the command line; quoted text stays."""
     names = "|".join(sorted(_SHELL, key=len, reverse=True))
 
     def named(found: re.Match[str]) -> str:
@@ -175,7 +176,7 @@ def as_typed(message: str) -> str:
     )
 
 
-EVERY = tuple(_SHELL)  # options of decoding, by their names in Python
+EVERY = tuple(_SHELL)  # names of all decoding options, as in Python
 TRANSLATION = (
     *("source_language", "target_language", "prefix", "num_beams", "length_penalty", "length_normalization"),
     *("early_stopping", "max_new_tokens", "max_source_tokens", "split", "split_long", "alpha", "beta"),
@@ -187,10 +188,10 @@ SAMPLING = ("do_sample", *SAMPLERS, "without_replacement", "seed")
 def decoding_options(
     *names: str, without: tuple[str, ...] = (), **defaults: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a verb options of DecodingOptions, with their names, help, ranges and checks from there.
+    """Decorator that gives a verb options for fields of DecodingOptions, with their names, help, ranges and checks.
 
-    The verb has a keyword argument `decoding`: fields `names` but `without` these, and fields with a default of the
-    verb's own; checked before a model is loaded.
+    The options are the fields `names`, without those in `without`, and the fields in `defaults`, with these defaults.
+    The verb gets their values as the keyword argument `decoding`, checked before a model is loaded.
     """
     known, types = {field.name: field for field in fields(DecodingOptions)}, get_type_hints(DecodingOptions)
     chosen = {name: known[name] for name in (*names, *defaults) if name not in without}
@@ -215,7 +216,7 @@ def decoding_options(
 
 
 def limits_options(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a verb the fields of the server's Limits as options; it gets them as `limits`."""
+    """Decorator that gives a verb options for the fields of the server's Limits; the verb gets them as `limits`."""
     from hf_mlnmt.serving.limits import Limits
 
     added = [_parameter(field.name, int, field.default, _shown(field)) for field in fields(Limits)]
@@ -229,7 +230,7 @@ def _parameter(name: str, kind: Any, default: Any, shown: Any) -> inspect.Parame
 def _with_options(
     verb: Callable[..., Any], name: str, added: list[inspect.Parameter], gather: Callable[[dict[str, Any]], Any]
 ) -> Callable[..., Any]:
-    """Returns the verb with options in the place of its argument `name`, which `gather` makes of their values."""
+    """Returns a verb with options instead of its argument `name`; gather: makes the argument of the options' values."""
     hints = get_type_hints(verb, include_extras=True)
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(verb).parameters.values():
@@ -247,7 +248,7 @@ def _with_options(
 
 
 def _shown(field: Field[Any]) -> Any:
-    """Makes the option of a field of DecodingOptions or Limits."""
+    """Makes the typer option of a field of DecodingOptions or Limits, from the field's metadata."""
     about = {key: value for key, value in field.metadata.items() if key not in ("parser", "names", "panel", "choices")}
     if choices := field.metadata.get("choices"):
         about["autocompletion"] = lambda: list(choices)

@@ -1,6 +1,6 @@
-"""Start of a command as several processes on this machine: `--processes`, which is torchrun with one message.
+"""Runs a command in several processes on this machine (`--processes`), by torchrun with a single error message.
 
-By itself torchrun puts a traceback of its own around every message and hides the exit code.
+torchrun alone prints a traceback of its own around each message and hides the exit code.
 """
 
 import atexit
@@ -20,21 +20,20 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.keys import variable
 from hf_mlnmt.common.memory import cores
 
-PARENT = "HF_MLNMT_PARENT"  # in the environment of a process: the one that it is to end with
-LOOK_AFTER = 0.5  # seconds
-# Exit code of a process that lost the others. It prints nothing: the one that ended first has printed the reason.
+PARENT = "HF_MLNMT_PARENT"  # environment variable with the id of the process with which a process must end
+LOOK_AFTER = 0.5  # seconds between two checks whether the parent still runs
+# Exit code of a process that lost its connection to the others. It prints nothing: the first that failed has done so.
 LOST = 76
-AFTER_THE_FIRST = 3.0  # seconds until it ends, so that torchrun sees the one that ended first
-PATIENCE = 30.0  # seconds that a process has to save its state when its parent is gone, and torchrun's when one failed
-TO_SAVE = 86_400  # seconds after a signal until torchrun kills the processes: they may save for as long as they need
+AFTER_THE_FIRST = 3.0  # seconds that such a process waits before it ends, so that torchrun sees the first failure
+PATIENCE = 30.0  # seconds that a process may use to save its state after its parent ended
+TO_SAVE = 86_400  # seconds after a signal until torchrun kills the processes, so that they can save their state
 # Windows has neither SIGHUP nor SIGUSR1.
 SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
 
 
 def check_processes(count: int, option: str) -> None:
-    """Raises UserError for far more processes than this machine has cores: a slip of the hand would fill its memory.
-
-    Also for processes in each of the several that Slurm's srun starts.
+    """Raises UserError for more than twice as many processes as cores (16 are always allowed), which by a typing error
+    would fill the memory, and for `option` in a process of several that Slurm's srun started.
     """
     if (tasks := variable("SLURM_STEP_NUM_TASKS", int, 1)) > 1:
         raise UserError(f"{option}: srun has started {tasks} processes, which train together. Leave it out.")
@@ -45,9 +44,9 @@ def check_processes(count: int, option: str) -> None:
 def run_in_processes(count: int, arguments: list[str]) -> int:
     """Runs `hf-mlnmt` with `arguments` in `count` processes on this machine by torchrun; returns the exit code.
 
-    Threads are divided among the processes unless OMP_NUM_THREADS says otherwise. Only the first process's messages are
-    shown; another one's if that is where it failed. Signals are passed on to all, who save their state; after one it is
-    128 and its number. The processes end when this one does, however it ends.
+    Threads are divided among the processes unless OMP_NUM_THREADS is set. Only the messages of the first process are
+    shown, and of another process if it failed first. Signals are passed on to all processes, which save their state;
+    the exit code is then 128 plus the signal's number. The processes end when this process ends, however it does.
     """
     command = ["-m", "hf_mlnmt", *arguments]
     if count == 1:
@@ -62,7 +61,7 @@ def run_in_processes(count: int, arguments: list[str]) -> int:
     os.environ[PARENT] = str(os.getpid())
     logging.disable(logging.ERROR)  # one message, not torchrun's dozens of lines
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    # At any free port. c10d, torchrun's own way to one, takes seconds: it reads the stack's sources for its log.
+    # A store at a free port. torchrun's own rendezvous, c10d, takes seconds, as it reads source files for its log.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, multi_tenant=True)
     with tempfile.TemporaryDirectory() as folder:
         config = LaunchConfig(
@@ -83,7 +82,7 @@ def run_in_processes(count: int, arguments: list[str]) -> int:
         except SignalException as ended:
             return 128 + ended.sigval
         except ChildFailedError as error:
-            # The processes that failed, the first to do so first; then those that torchrun ended for it.
+            # Chooses the exit code of a process that failed by itself, before those that lost it or torchrun ended.
             codes = {failure.local_rank: failure.exitcode for failure in error.failures.values()}
             told_to_end = (-signal.SIGTERM, 128 + signal.SIGTERM)
             code = min(codes.values(), key=lambda code: (code in told_to_end, code == LOST))
@@ -98,9 +97,9 @@ def run_in_processes(count: int, arguments: list[str]) -> int:
 
 
 def start_alone(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen:
-    """Starts `hf-mlnmt`, its output going to the end of a file.
+    """Starts `hf-mlnmt` as a process of its own, with its output appended to the file `log`; returns the process.
 
-    It does not get what the terminal sends (Ctrl-C); it ends, as by SIGTERM, when this process is gone.
+    The process gets no signals of the terminal (Ctrl-C); it ends, as after SIGTERM, when this process has ended.
     """
     own = {**os.environ, **environment, PARENT: str(os.getpid())}
     with log.open("ab") as file:
@@ -110,7 +109,8 @@ def start_alone(arguments: Sequence[str], log: Path, environment: Mapping[str, s
 
 
 def end_with_parent() -> bool:
-    """Ends a process that `run_in_processes` or `start_alone` started with its starter; returns whether it is one."""
+    """Starts a thread that ends this process when its parent has ended, if `run_in_processes` or `start_alone` started
+    it; returns whether it did."""
     if (parent := variable(PARENT, int)) is None:
         return False
     del os.environ[PARENT]
@@ -127,9 +127,8 @@ def end_with_parent() -> bool:
 
 
 def end_at_once(code: int) -> NoReturn:
-    """Ends this process, which has done its work, before Python takes its modules down.
-
-    There threads of a group of processes abort it now and then, also where the group was closed.
+    """Ends this process, whose work is done, without Python's finalization, in which threads of a process group
+    sometimes abort the process, also after the group was closed.
     """
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -138,15 +137,15 @@ def end_at_once(code: int) -> NoReturn:
 
 
 def end_after_the_first() -> NoReturn:
-    """Ends this process, which lost the others, when torchrun has seen the one that ended first."""
+    """Ends this process, which lost the others, with code LOST, after torchrun has seen the process that failed."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.stderr.flush()
     time.sleep(AFTER_THE_FIRST)
-    os._exit(LOST)  # closing the group would wait for the others, and ending without it may abort
+    os._exit(LOST)  # closing the group would wait for the others; a normal exit may abort
 
 
 def lost_the_others(error: BaseException) -> bool:
-    """Returns whether an error only says that another process of the group is gone."""
+    """Returns whether an error means only that another process of the group has ended."""
     text = str(error).lower()
     signs = ["connection closed by peer", "connection reset by peer", "connection refused", "broken pipe"]
     signs += ["remote process exited", "socket timeout", "ncclremoteerror", "timed out waiting"]
@@ -154,7 +153,7 @@ def lost_the_others(error: BaseException) -> bool:
 
 
 def _explain(rank: int, count: int, code: int, log: Path | None) -> None:
-    """Prints the message for a process that failed without printing one."""
+    """Prints a message for a process that a signal ended or that lost the others, and the log of one that failed."""
     if code < 0:
         name = signal.Signals(-code).name
         memory = " The system does that when memory runs out." if name == "SIGKILL" else ""
@@ -169,10 +168,10 @@ def _explain(rank: int, count: int, code: int, log: Path | None) -> None:
             "checkpoint is kept: the same command goes on from there.",
             file=sys.stderr,
         )
-    if log and (code > 0 or -code == signal.SIGABRT):  # a process that was told to end says nothing
+    if log and (code > 0 or -code == signal.SIGABRT):  # not of a process that was told to end
         print(log.read_text(errors="replace")[-4000:], file=sys.stderr, end="")
 
 
 def _code(returncode: int) -> int:
-    """Returns the exit code of a shell: 128 and the signal's number for a process that a signal ended."""
+    """Returns a return code as shells do: 128 plus the signal's number for a process that a signal ended."""
     return 128 - returncode if returncode < 0 else returncode

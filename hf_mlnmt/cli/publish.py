@@ -1,4 +1,4 @@
-"""`hf-mlnmt publish`: a complete Hub-style folder from a trained model, and its upload."""
+"""`hf-mlnmt publish`: makes the folder of a Hub repository from a trained model, and uploads it."""
 
 import re
 import tempfile
@@ -46,9 +46,9 @@ def publish(
 ) -> None:
     """Make everything a Hub repository of the model needs, check it, and upload it.
 
-    Before anything goes out, the folder is loaded again in fresh processes, with this package and without it, and must
-    compute what the model computes; it may hold no pickle, no path of this machine and no token. An interrupted upload
-    goes on when the same command is run again. docs/publishing.md says what is in the folder and the card.
+    Before the upload the folder is loaded again in fresh processes, with this package and without it, and must compute
+    what the model computes; it may have no pickle, no path of this machine and no token. The same command resumes an
+    interrupted upload. docs/publishing.md describes the folder and the card.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""`hf-mlnmt serve`: an HTTP server and a page that translate."""
+"""`hf-mlnmt serve`: runs a translation server with an HTTP API and a web page."""
 
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,8 @@ def serve(
 ) -> None:
     """Serve models over HTTP, with LibreTranslate's API and a page to translate in.
 
-    Texts of all clients are translated in common batches. SIGTERM ends it when what has begun is finished; SIGHUP reads
-    the models again.
+    Texts of all clients are translated in common batches. After SIGTERM the server finishes begun requests and ends;
+    after SIGHUP it loads the models again.
 
     Examples:
 

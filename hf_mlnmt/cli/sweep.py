@@ -1,4 +1,4 @@
-"""`hf-mlnmt sweep`: many trainings through a queue: recipes x values of keys x seeds."""
+"""`hf-mlnmt sweep`: runs many trainings from a queue: recipes x values of keys x seeds."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def sweep(
     commands: bool = option(False, "Print a command for each run that is not finished, and start nothing."),
     dry_run: bool = option(False, "Check all recipes and data, list the runs, start nothing.", "--dry-run"),
 ) -> None:
-    """Train many models: recipes, values of their keys, seeds; at the end one table.
+    """Train many models: recipes, values of their keys, seeds; print a table at the end.
 
-    The folder is the queue's memory. Stopped at any moment and started again with the same command, it goes on:
-    finished runs are left alone, one that failed is tried again and does not stop the others; what it said is in logs/.
-    sweep.csv is written anew after each run. See docs/sweeps.md.
+    The folder has the state of all runs. The same command resumes a stopped sweep: finished runs are left alone, failed
+    ones are tried again. A run that fails does not stop the others; its output is in logs/. sweep.csv is written after
+    each run. See docs/sweeps.md.
 
     Example:
 

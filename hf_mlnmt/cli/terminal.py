@@ -1,4 +1,4 @@
-"""Lines, tables and bars that verbs show on the terminal, and the files that a study writes."""
+"""Prints lines, tables and progress bars for verbs, and writes the files of studies."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from hf_mlnmt.generation.synthetic.back_translation import Watcher
     from hf_mlnmt.generation.translating.loading import Parts
 
-WIDEST = 1000  # columns of what goes into a file or a pipe
-EVERY = 60.0  # seconds between two lines of a progress where there is no terminal
+WIDEST = 1000  # width in characters of tables that are written to a file or pipe
+EVERY = 60.0  # seconds between two lines of progress where there is no terminal
 
 
 def tell(text: str) -> None:
@@ -29,7 +29,7 @@ def tell(text: str) -> None:
 
 
 def show(*blocks: Any) -> None:
-    """Prints tables, one below the other; into a file or pipe without wrapping."""
+    """Prints tables to standard output, one below the other; to a file or pipe without wrapping."""
     from rich.console import Console
 
     console = Console()
@@ -39,14 +39,14 @@ def show(*blocks: Any) -> None:
 
 
 def plain_console() -> Console:
-    """Returns a console on standard error for lines that are printed as they are."""
+    """Returns a console on standard error that prints lines unchanged: no markup, highlighting or wrapping."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 
 def silence() -> None:
-    """Makes Transformers silent but for errors, without bars."""
+    """Silences Transformers: only errors are logged, and no progress bars are shown."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -54,7 +54,7 @@ def silence() -> None:
 
 
 def load_systems(models: Iterable[NamedPath], device: str | None) -> dict[str, Parts]:
-    """Loads every model with its tokenizers, by name."""
+    """Loads models with their tokenizers; returns {name: parts}."""
     from hf_mlnmt.generation.translating.loading import load
 
     silence()
@@ -62,24 +62,24 @@ def load_systems(models: Iterable[NamedPath], device: str | None) -> dict[str, P
 
 
 def finish(study: Study, output: Path, settings: dict[str, Any]) -> None:
-    """Write a study, print its summary and say where the files are."""
+    """Prints a study's summary, writes its files into the folder `output`, and prints their names."""
     print_rows(study.stem, study.summary)
     paths = study.write(output, settings)
     tell(f"{study.stem}: written to {output}: " + ", ".join(path.name for path in paths))
 
 
 def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
-    """Prints rows as a table; numbers with up to four digits behind the point."""
+    """Prints rows as a table, with numbers of four significant digits."""
     from hf_mlnmt.evaluation.figures import rows_table
 
     show(rows_table(title, rows))
 
 
 class Progress(AbstractContextManager):
-    """Bars on standard error with an estimate of the time left; without a terminal, a line once a minute.
+    """Shows progress bars on standard error with an estimate of the time left; without a terminal a line once a minute.
 
-    `begin` makes a bar for a part of the work; `show` moves one for lines of text. `goes_on`: the message of a stopped
-    command, behind the number of lines. Not `shown`, it only counts.
+    `begin` makes a bar for a part of the work; `show` updates the bar of lines of text. goes_on: message after the
+    number of lines when a command is stopped. shown: False counts the lines, but shows nothing.
     """
 
     def __init__(self, console: Console | None = None, goes_on: str = "", shown: bool = True) -> None:
@@ -90,7 +90,7 @@ class Progress(AbstractContextManager):
         self.done: int | None = None
         columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn())
         times = (progress.TextColumn("{task.fields[speed]}"), progress.TimeRemainingColumn())
-        # Standard output may be where translations go.
+        # Standard output is not redirected, as translations may be written to it.
         where: dict[str, Any] = {"console": self.console, "transient": True, "redirect_stdout": False}
         self.bar = progress.Progress(*columns, *times, disable=not (shown and self.console.is_terminal), **where)
         self._lines: Any = None
@@ -107,13 +107,13 @@ class Progress(AbstractContextManager):
         self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
     def watcher(self) -> Watcher:
-        """Returns what shows the messages and the progress of a back-translation."""
+        """Returns the callbacks by which a back-translation or training shows messages and progress here."""
         from hf_mlnmt.generation.synthetic.back_translation import Watcher
 
         return Watcher(self.say, self.show)
 
     def begin(self, name: str, total: int) -> Callable[[int], None]:
-        """Shows a bar for a part of the work; returns the function that moves it by a number."""
+        """Shows a bar for a part of the work; returns the function that advances the bar by a number."""
         self.bar.start()
         task = self.bar.add_task(name, total=total, speed="")
 
@@ -124,14 +124,14 @@ class Progress(AbstractContextManager):
         return move
 
     def close(self) -> None:
-        """Take the bar away; `show` begins another one."""
+        """Removes the bars; `show` makes a new one."""
         self.bar.stop()
         if self._lines is not None:
             self.bar.remove_task(self._lines)
             self._lines = None
 
     def show(self, done: int, total: int | None, counts: Any = None) -> None:
-        """Shows that so many lines are done; `total` is None where nobody knows."""
+        """Updates the bar of lines: `done` of `total` lines; total None: unknown."""
         now = time.monotonic()
         if self._lines is None:
             self.bar.start()
@@ -147,7 +147,7 @@ class Progress(AbstractContextManager):
             self._tell(f"{done:,}{f' of {total:,}' if total else ''} lines, {speed}{left}")
 
     def _tell(self, text: str) -> None:
-        """Prints a line where there is no terminal and the last line is a minute old."""
+        """Prints a line of progress if there is no terminal and the last line is older than EVERY seconds."""
         if self.shown and not self.console.is_terminal and time.monotonic() - self._told > EVERY:
             self._told = time.monotonic()
             self.say(text)

@@ -37,7 +37,7 @@ def tokenizer(
     """Train a tokenizer on text files: BPE or unigram, one vocabulary or one for each side.
 
     Prints the vocabulary's size and, for each file, the rates of unknown and byte pieces and the subwords per word.
-    `hf-mlnmt train` makes a tokenizer by itself; this is for trying sizes and kinds. --moses and --normalize need the
+    `hf-mlnmt train` makes its own tokenizer; this verb is for trying sizes and kinds. --moses and --normalize need the
     languages of the two sides, as in --from en --to de.
 
     Examples:

@@ -1,4 +1,4 @@
-"""`hf-mlnmt train`: a whole training from a recipe, or several that translate for one another."""
+"""`hf-mlnmt train`: runs a whole training from a recipe or two files, or rounds of back-translation."""
 
 import signal
 import sys
@@ -58,9 +58,9 @@ def train(
 ) -> None:
     """Train a model: tokenizer, data, training, averaging, scores, a complete model folder.
 
-    Stopped at any moment and started again with the same command, it goes on from the last checkpoint and ends with the
-    same weights; a run is amended by starting it again with other test sets, decoding or a longer budget. The run's
-    folder then holds average/ and best/, results.json, metrics.jsonl, curves.png and checkpoints/.
+    After a stop at any moment the same command resumes from the last checkpoint and ends with the same weights. A
+    finished run can be started again with other test sets, decoding options or a longer budget. The run's folder has
+    average/ and best/, results.json, metrics.jsonl, curves.png and checkpoints/.
 
     Several processes, rounds of back-translation, recipes, students, what --pair chooses: docs/training.md. A new
     language for a trained model, `--set model.add_to=MODEL`: docs/multilingual.md.
@@ -96,7 +96,7 @@ def train(
             "--system."
         )
     started_by_us = group.end_with_parent()
-    if processes > 1 and variable("RANK", int) is None:  # else this is one of them
+    if processes > 1 and variable("RANK", int) is None:  # with RANK this is one of the processes
         group.check_processes(processes, "--processes")
         raise typer.Exit(_asking(requeue_code, group.run_in_processes(processes, sys.argv[1:])))
 
@@ -112,7 +112,7 @@ def train(
         with Progress(console := Console(stderr=True)) as progress:
             watcher = progress.watcher()
             if pair is not None:
-                # An option of two values cannot be repeated in typer: the second ones stand among the arguments.
+                # typer cannot repeat an option with two values: the second file of each --test is an argument.
                 tests = tuple(zip(test or [], named, strict=True))
                 asked = TwoFiles(
                     pair, from_, to, dev, tests, text, system, init_from, student, tuple(teacher or ()), reverse
@@ -135,14 +135,14 @@ def train(
         group.end_after_the_first()
     if started_by_us:
         group.end_at_once(code)
-    # A group of processes still open when Python ends aborts the process now and then: its threads outlive what they
-    # use. After an error it stays open, as closing could wait for a process that never comes.
+    # A process group that is open when Python ends sometimes aborts the process, as its threads use freed objects.
+    # After an error it stays open, since closing could wait forever for a process that has ended.
     PartialState().destroy_process_group()
     if code:
         raise typer.Exit(code)
 
 
 def _asking(requeue_code: int | None, code: int) -> int:
-    """Returns the exit code, in place of that of SIGTERM or SIGUSR1 the one that asks to be started again."""
+    """Returns the exit code of the command: requeue_code, if given, instead of the code of SIGTERM or SIGUSR1."""
     ended = [128 + getattr(signal, name, 0) for name in ("SIGTERM", "SIGUSR1")]
     return requeue_code if requeue_code is not None and code in ended else code

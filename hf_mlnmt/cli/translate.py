@@ -1,4 +1,4 @@
-"""`hf-mlnmt translate`: text files or standard input through a model."""
+"""`hf-mlnmt translate`: translates text files, documents or standard input by a model."""
 
 import sys
 from dataclasses import replace
@@ -59,9 +59,9 @@ def translate(
 
     A document keeps its form: .docx, .xlsx, .odt, .epub, .html, .md, .srt, .po, .xliff, .json... (docs/documents.md).
 
-    The sentences of a line are translated one by one; --split long gives the model whole lines. Stopped at any moment,
-    the same command with -o goes on, and ends with the same bytes. With --n-best the lines are 'line number from 0 |||
-    translation ||| score'; --alignments writes ' ||| 0-0 1-2' behind each. The options: docs/decoding.md.
+    The sentences of a line are translated one by one; --split long gives the model whole lines. With -o the same
+    command resumes after a stop at any moment, and ends with the same bytes. With --n-best the lines are 'line number
+    from 0 ||| translation ||| score'; --alignments appends ' ||| 0-0 1-2' to each. The options: docs/decoding.md.
 
     Examples:
 
@@ -131,7 +131,7 @@ def translate(
     if texts and texts.texts and output is not None:
         about = texts.made_from(identity_of_model(model, **how), style, dtype=dtype)
     total = len(document.texts) if document else texts.total if texts else None
-    shown = decoding.progress and not (output is None and sys.stdout.isatty())  # where translations are seen themselves
+    shown = decoding.progress and not (output is None and sys.stdout.isatty())  # no bar among translations
     kept = "kept but for the last --window. The same command goes on." if about else ""
     with Progress(Console(stderr=True), kept, shown) as progress, opened(output, about) as (done, write):
         if done:

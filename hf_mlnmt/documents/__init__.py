@@ -1,7 +1,7 @@
-"""Documents whose text is translated and whose form stays: pages, subtitles, files of Office programs, catalogues.
+"""Translates the text of documents and keeps their markup: web pages, subtitles, Office files, message catalogues.
 
-FORMATS has a line for each ending. A reader takes text, or the bytes of an archive, and makes a Document (marked.py):
-its `texts` are translated, `write` puts the translations into their places. A new format is a reader and a line here.
+FORMATS has an entry for each file name ending. A format's reader parses text, or the bytes of an archive, to a Document
+(marked.py), which has the `texts` to translate; its `write` returns the document with the translations in their places.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _OFFICE = "application/vnd.openxmlformats-officedocument"
 
 
 class Format(NamedTuple):
-    """A format: its media type, and a reader of text (str) or of an archive (bytes). `declared`: a file may name its
-    encoding, and this is done with characters that it lacks."""
+    """A format: its media type, and a reader of text (str) or of an archive (bytes). `declared`: where files may name
+    their encoding, the error handler of str.encode for characters that the encoding lacks."""
 
     media_type: str
     text: Callable[[str, Reading], Sequence[str | Passage | Checked]] | None = None
@@ -106,25 +106,25 @@ def is_document(name: str | Path) -> bool:
 
 
 def check_format(name: str, ending: str) -> None:
-    """Raises UserError for a format that cannot be translated, with what to do."""
+    """Raises UserError, with a remedy, if `ending` is none of FORMATS; name: of the file."""
     if ending not in FORMATS:
         raise UserError(refusal(name) or f"file format not supported; choose one of {', '.join(FORMATS)}.")
 
 
 def read(text: str, ending: str, reading: Reading | None = None) -> Document:
-    """Reads a document in memory, of a format of text: its `write` returns a string.
+    """Parses a document of a text format from a string; the document's `write` returns a string.
 
-    Raises: UserError for one that cannot be read.
+    Raises: UserError for a document that cannot be read.
     """
     reading, reader = reading or Reading(), FORMATS[ending].text
     assert reader is not None
-    mark = "\ufeff" * text.startswith("\ufeff")  # of an encoding, which editors put there
+    mark = "\ufeff" * text.startswith("\ufeff")  # byte order mark
     parts = reader(check_text(text[len(mark) :]), reading)
     return Document({"": [mark, *parts]}, reading, text, lambda members: members[""])
 
 
 def read_bytes(content: bytes, ending: str, reading: Reading | None = None) -> Document:
-    """Reads the content of a file: its `write` returns bytes. Raises: UserError as `read`."""
+    """Parses a document from its file's bytes; the document's `write` returns bytes. Raises: UserError as `read`."""
     reading, form = reading or Reading(), FORMATS[ending]
     if reading.fuzzy and form not in (_PO, _XLIFF):
         raise UserError(f"--fuzzy (fuzzy) is of .po and .xliff, and {ending} has no such mark. Leave it out.")
@@ -133,7 +133,7 @@ def read_bytes(content: bytes, ending: str, reading: Reading | None = None) -> D
     named = _ENCODING.match(content) if form.declared else None
     utf16 = content[:2] in (b"\xff\xfe", b"\xfe\xff")
     encoding = "utf-16" if utf16 else named[1].decode() if named else "utf-8"
-    encoding = "utf-8" if encoding == "CHARSET" else encoding  # of a catalogue that xgettext has just made
+    encoding = "utf-8" if encoding == "CHARSET" else encoding  # xgettext writes this placeholder
     try:
         document = read(content.decode(encoding), ending, reading)
     except UnicodeDecodeError as error:
@@ -153,7 +153,7 @@ def read_bytes(content: bytes, ending: str, reading: Reading | None = None) -> D
 
 
 def read_file(path: str | Path, reading: Reading | None = None) -> Document:
-    """Reads a document, plain or packed, of the format that its name says. Raises: UserError as `read_lines`."""
+    """Reads a document from a plain or packed file, in the format of its ending. Raises: UserError as `read_lines`."""
     path, ending = Path(path), format_of(Path(path)) if is_document(path) else ".txt"
     if FORMATS[ending].archive and path.is_file() and path.suffix.lower() == ending:
         content = path.read_bytes()
@@ -169,7 +169,7 @@ def read_file(path: str | Path, reading: Reading | None = None) -> Document:
 def translate_document(
     pipeline: TranslationPipeline, document: Document, options: DecodingOptions, update: Callable[[int], Any]
 ) -> Any:
-    """Returns a document translated; its elements follow the alignments, where the model and the engine have them."""
+    """Returns a document, translated; its inline elements are placed by alignments where the model has these."""
     try:
         call = TranslationCall(pipeline, replace(options, alignments=True))
         results = call.translate(document.texts, 1, update)
@@ -190,14 +190,14 @@ def translate_document(
 def translate_file(
     pipeline: TranslationPipeline, path: str | Path, output: str | Path, *, fuzzy: bool = False, **options: Any
 ) -> Path:
-    """Translates a document and writes it; returns the path that was written.
+    """Translates a document into the file `output`, and returns its path.
 
     Args:
-        path, output: files of one format of FORMATS; of any other ending they are lines of text.
+        path, output: files of the same format of FORMATS; files with other endings are lines of text.
         fuzzy: translations in .po and .xliff are marked as not reviewed.
         options: the fields of DecodingOptions.
 
-    Raises: UserError for one that cannot be read, and where the endings differ.
+    Raises: UserError for a document that cannot be read, and where the formats differ.
     """
     check_endings(path, output)
     decoding = DecodingOptions(split="sentences").with_keywords(options)
@@ -211,14 +211,14 @@ def translate_file(
 
 
 def language_of(model: str, code: str | None) -> str | None:
-    """Returns the tag of the language that a model translates into: the code that is given, or what its folder says."""
+    """Returns the tag of a model's target language: of `code`, else of its folder's direction; None if unknown."""
     pair = direction_of(model) if code is None and Path(model).is_dir() else None
     told = pair[1] if pair else code
     return told and language_tag(told)
 
 
 def check_endings(path: str | Path, output: str | Path) -> None:
-    """Raises UserError where a document is to become one of another format."""
+    """Raises UserError where the ending of `output` is of another format than that of `path`."""
     own, ending = format_of(Path(path)), format_of(Path(output))
     if not is_document(path):
         check_output(output, path)

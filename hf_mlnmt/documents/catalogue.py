@@ -1,7 +1,7 @@
-"""Messages of programs: gettext's catalogues (po), and what a message of any catalogue is made of.
+"""Reader of gettext's message catalogues (po), and the checks of translated messages in catalogues of any format.
 
-polib reads a catalogue and says what is damaged; it is written by offsets, so that what is not translated keeps its
-bytes. A translation whose placeholders are not those of its message is not taken: the message stays untranslated.
+polib finds damage in a catalogue. Translations are inserted at the offsets of messages, so that everything else keeps
+its bytes. A translation with other placeholders than its message is refused: the message stays untranslated.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _ONE = r'"(?:[^"\\\n]|\\.)*+"'
 _STATEMENT = re.compile(
     rf"^[ \t]*(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*({_ONE}(?:\s*+{_ONE})*+)", re.MULTILINE
 )
-_NO_LINES = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # characters that Python takes for ends of lines
-_EARLIER = re.compile(r"(?:^#\|.*\r?\n)*\Z", re.MULTILINE)  # what a message was, above it
+_NO_LINES = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # line ends for str.splitlines, not for gettext
+_EARLIER = re.compile(r"(?:^#\|.*\r?\n)*\Z", re.MULTILINE)  # comments with a message's earlier text, above it
 _HEADER = 'msgid ""\nmsgstr ""\n"MIME-Version: 1.0\\n"\n"Content-Type: text/plain; charset=UTF-8\\n"\n'
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\t": "\\t"}
 _CODES = {"t": "\t", "r": " ", "n": "\n"}
-# The strings of a catalogue: as in C. A line of the text is a line of the file.
+# Strings of a catalogue are escaped as in C.
 _PO = Form(
     lambda raw: re.sub(r"\\(.)", lambda match: _CODES.get(match[1], match[1]), raw),
     lambda text: re.sub(r'[\\"\t]', lambda match: _ESCAPES[match[0]], text),
@@ -43,18 +43,18 @@ def doubled(form: Form) -> Form:
     )
 
 
-# The sign before the letter of a key, by toolkits: &File, E&xit (Qt, Windows), _Open, E_xit (GTK), ~Edit (LibreOffice).
+# The sign before an access key's letter: &File, E&xit (Qt, Windows), _Open, E_xit (GTK), ~Edit (LibreOffice).
 _KEY = re.compile(
     r"(?<![\w&])&(?=[^\W\d_])(?!\w+;)|(?<=\w)&(?=[a-z])(?!\w+;)|(?<!\w)[_~](?=[^\W\d_])|(?<=\b[A-Z])_(?=[a-z])"
 )
-# Letters, outside of what is no word.
+# Letters (group 1) outside of tags, entities, escapes and placeholders.
 _LETTERS = re.compile(r"<[^<>]*>|&[#\w]+;|\\.|\$?\{[^{}]*\}|%(?:\(\w+\)|[\d$.*-])*\w|([^\W\d_])")
 SPACED = r"\{\{\s[^{}]*\}\}|\{\w+,\s[^{}]*\}"  # placeholders of several words: {{ name }}, {0, number}
-_TAG_OR_CODE = re.compile(  # a line's end, a tab, another sign of C, a tag
+_TAG_OR_CODE = re.compile(  # groups: a line's end, a tab, another escape of C, a tag, entity or placeholder
     rf"((?:\\r)?\\n|\\r)|(\\t)|(\\x[\da-fA-F]+|\\[abfv0-7]+)|\\.|((?<!%)</?[a-zA-Z0-9][^<>]*>|&#?\w+;|{SPACED})"
 )
 _NAMED = re.compile(r"%(?:[({]|<\w|\d+\$|\d+%?$|%$)|\{\w|\$")  # placeholders whose order is free
-# Plural-Forms of languages that are written otherwise than "n != 1", as gettext's manual has them.
+# Plural-Forms of languages with another rule than (2, "n != 1"), as in gettext's manual.
 _SLAVIC = "n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2"
 _PLURALS = {
     "ja zh ko vi th id ms lo my km ka": (1, "0"),
@@ -72,17 +72,17 @@ _PLURALS = {
 
 
 def plural_forms(language: str) -> tuple[int, str]:
-    """Returns how many plural forms a language has, and gettext's rule for which a number takes."""
+    """Returns how many plural forms a language has, and gettext's rule that computes a number's form."""
     own = ((forms, names.split()) for names, forms in _PLURALS.items())
     rule = {name: forms for forms, names in own for name in names}
     return rule.get(language) or rule.get(base_language(language)) or (2, "n != 1")
 
 
 def message(inner: Sequence[str | Passage], raw: str, form: Form, strict: bool = False) -> Checked:
-    """Returns a message whose parts these are, as they are written `raw`: its placeholders come back as they are, and
-    the letter of a key is marked once.
+    """Returns the parts `inner` of a message, written `raw`, as Checked: a translation is used only if it has the same
+    placeholders, and gets the sign of the access key before one letter.
 
-    strict: the program formats it as C or Python do, and any other sign behind a % is wrong.
+    strict: the message is a format string of C or Python, in which a % before any other sign is wrong.
     """
     texts = [part for part in inner if isinstance(part, Passage)]
     keys = [(passage, key) for passage in texts for key in _KEY.finditer(passage.text)]
@@ -102,16 +102,16 @@ def message(inner: Sequence[str | Passage], raw: str, form: Form, strict: bool =
 
 
 def _of_program(text: str, strict: bool) -> tuple[Counter[str], list[str]]:
-    """Returns the placeholders of a text, and in their order those that a program fills by their place."""
+    """Returns the counts of a text's placeholders, and (if strict) in order those that are filled by position."""
     found = placeholders(text, strict)
     return Counter(found), [each for each in found if strict and not _NAMED.match(each)]
 
 
 def _with_key(raw: str, sign: str, letter: str) -> str:
-    """Returns a translation as it is written, with the sign before a letter: the same one, if a word begins with it."""
+    """Returns a raw translation with `sign` before a letter: preferably `letter`, and at a word's beginning."""
     places = [match.start(1) for match in _LETTERS.finditer(raw) if match[1]]
     cased = [place for place in places if raw[place].lower() != raw[place].upper()]
-    if not cased:  # as programs have it in Chinese and Japanese
+    if not cased:  # Chinese and Japanese: the key is appended, as in "(&F)"
         end = len(raw.rstrip(".:\u2026\u3002 "))
         return f"{raw[:end]}({sign}{letter.upper()}){raw[end:]}"
     best = min(cased, key=lambda place: (raw[place].lower() != letter.lower(), raw[place - 1 : place].isalpha(), place))
@@ -119,10 +119,10 @@ def _with_key(raw: str, sign: str, letter: str) -> str:
 
 
 def read_po(text: str, reading: Reading) -> list[str | Passage | Checked]:
-    """Returns the parts of a catalogue: what has no translation gets one, in all plural forms of the header.
+    """Returns the parts of a catalogue: translates messages without a translation, in all plural forms of the header.
 
-    What is translated already, obsolete messages and comments stay; the header gets the language of the translation,
-    and where it names none, its plural forms and its encoding. A message that cannot be translated is marked fuzzy.
+    Translated and obsolete messages and comments stay. The header gets the target language, and its plural forms and
+    encoding where it names none. A message whose translation is refused stays empty and is marked fuzzy.
 
     Raises: UserError where there is no message, and for a damaged catalogue.
     """
@@ -169,7 +169,7 @@ def read_po(text: str, reading: Reading) -> list[str | Passage | Checked]:
         whole: list[str | Passage | Checked] = [before]
         for number in numbers:
             ours = numbers_of[int(number)] if number and numbers_of else {1} if number in (None, "0") else set()
-            one = ours == {1} or (alike and 1 in ours and len(numbers_of) > 1)  # 21 may be a singular that says 21
+            one = ours == {1} or (alike and 1 in ours and len(numbers_of) > 1)  # a singular with the number fits 21 too
             raw = said["msgid"] if one else said.get("msgid_plural", said["msgid"])
             name = "msgstr" if number is None else f"msgstr[{number}]"
             behind = text[last:end] if number == numbers[-1] else newline
@@ -184,7 +184,7 @@ def read_po(text: str, reading: Reading) -> list[str | Passage | Checked]:
 
 
 def _check(text: str, entries: Sequence[Sequence[re.Match[str]]]) -> None:
-    """Raises: UserError for a damaged catalogue, with the line: what polib says, and what it passes over in silence."""
+    """Raises UserError for a damaged catalogue, naming the line: errors of polib, and damage that polib ignores."""
     import polib
 
     line, said = None, ""
@@ -235,8 +235,8 @@ def _tokens(raw: str, newline: str) -> Iterator[Token]:
 
 
 def _header(header: str, language: str | None, newline: str, plurals: bool) -> str:
-    """Returns a header with the language, and what it lacks of plural forms and encoding. Plural forms of another
-    language give way, where no message has them yet (`plurals`)."""
+    """Returns a header with the language, and with plural forms and encoding where it lacks them. Plural forms of
+    another language are replaced, unless a message has translations in them (`plurals`)."""
     header = header.replace("charset=CHARSET", "charset=UTF-8")
     if not language:
         return header
@@ -255,7 +255,7 @@ def _header(header: str, language: str | None, newline: str, plurals: bool) -> s
 
 
 def _numbers(header: str) -> list[set[int]]:
-    """Returns, of some numbers, which of them each plural form of a header is for; nothing where it has no forms."""
+    """Returns for each plural form of a header the numbers from 0 to 199 that have it; [] without plural forms."""
     if not (told := re.search(r"nplurals=(\d+);\s*plural=([^;\\]+)", header)):
         return []
     numbers: list[set[int]] = [set() for _ in range(min(int(told[1]), 10))]

@@ -1,6 +1,6 @@
-"""HTML, and the XHTML of e-books: read with a list of tags and their places, so that nothing is written anew.
+"""Reader of HTML, and of the XHTML of e-books: finds tags by a regular expression, so that markup stays as it is.
 
-Parsers (lxml, selectolax) write tags, entities and ends of lines as they would; what is no text is not parsed here.
+Parsers (lxml, selectolax) would change the spelling of tags, entities and line ends when they write the page again.
 """
 
 from __future__ import annotations
@@ -22,38 +22,37 @@ _INLINE = _names(
 )
 _VOID = _names("area base br col embed hr img input link meta param source track wbr")
 _OPAQUE_INLINE = _names("code kbd samp var math svg object audio video canvas")
-_RAW = _names("script style textarea title iframe noembed noframes xmp")  # hold no tags, whatever is there
+_RAW = _names("script style textarea title iframe noembed noframes xmp")  # their content is no markup
 _OPAQUE = _OPAQUE_INLINE | _RAW - {"title"} | {"pre", "template"}
-# A reading says how characters of the source are spoken: a translation has none.
+# Ruby readings spell the pronunciation of source characters, and are left out of translations.
 _RUBY, _READINGS = _names("ruby rb rbc"), _names("rt rp rtc")
 _END_OF_READING = re.compile(r"</r(?:t|p|tc)\s*>|(?=</ruby|<r[tp][\s>])|\Z", re.IGNORECASE)
 _ENDED_BY_SIBLING = _names("p li dt dd td th tr option")
-# A comment or a tag that does not end takes the rest. Possessive: a start tag that does not end is given up after one
-# look.
+# A comment or tag without an end extends to the end of the text; possessive quantifiers avoid backtracking there.
 TAG = re.compile(
     r"""<!--.*?(?:-->|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)|</(?P<end>[a-zA-Z][^\s/>]*)[^>]*>?|<[!?/][^>]*>?"""
     r"""|<(?P<start>[a-zA-Z][^\s/>]*+)(?P<attributes>(?:[^>"'=]|=\s*+(?:"[^"]*"|'[^']*')?|["'])*+)>|<[a-zA-Z].*\Z""",
     re.DOTALL,
 )
 ATTRIBUTE = re.compile(r"""([^\s"'<>/=]+)(?:(\s*=\s*)("[^"]*"|'[^']*'|[^\s"'=<>`]+))?""")
-# Attributes that people read, of any tag and of some.
+# Attributes whose values are translated: of any tag, and (tag, attribute).
 _SPOKEN = {"title", "aria-label", "aria-description", "alt", "placeholder"}
 _SPOKEN_OF = {("option", "label"), ("optgroup", "label"), ("track", "label")}
 _BUTTONS, _DESCRIPTIONS = _names("submit button reset"), re.compile(r"(?:(?:og|twitter):)?(?:description|title)|.*:alt")
 
 
 def read_html(text: str, reading: Reading) -> list[str | Passage]:
-    """Returns the parts of a page, of a piece of one, or of a chapter of an e-book."""
+    """Returns the parts of a web page, a fragment of one, or a chapter of an e-book."""
     return list(passages(html_tokens(text, reading), HTML, reading.check))
 
 
 def attributes(tag: str) -> dict[str, str]:
-    """Returns the attributes of a start tag, their names in small letters."""
+    """Returns {name in small letters: value} of the attributes of a start tag."""
     return {match[1].lower(): unescape((match[3] or "").strip("\"'")) for match in ATTRIBUTE.finditer(tag)}
 
 
 def quoted(value: str, reading: Reading) -> str:
-    """Returns the value of an attribute, in its quotes, as a text to translate."""
+    """Registers an attribute's value for translation; returns its placeholder in quotes, or the value if wordless."""
     mark = value[0] if value[0] in "\"'" else '"'
     written = {"&": "&amp;", "<": "&lt;", mark: "&quot;" if mark == '"' else "&#39;"}
     form = Form(unescape, lambda text: re.sub("[&<\"']", lambda match: written.get(match[0], match[0]), text))
@@ -62,7 +61,7 @@ def quoted(value: str, reading: Reading) -> str:
 
 
 def html_tokens(html: str, reading: Reading) -> Iterator[Token]:
-    """Yields the tokens of a page; those that close themselves (`<i/>`) do so in XHTML."""
+    """Yields the tokens of a page; `<i/>` is an empty element in XHTML (after `<?xml`), else a start tag."""
     at, closing = 0, html.lstrip("\ufeff")[:5] == "<?xml"
     while match := TAG.search(html, at):
         if match.start() > at:
@@ -98,7 +97,7 @@ def html_tokens(html: str, reading: Reading) -> Iterator[Token]:
 
 
 def _start_tag(raw: str, name: str, reading: Reading) -> str:
-    """Returns a start tag with what people read in it as texts, and with language and direction of the translation."""
+    """Returns a start tag with language and direction of the translation, and placeholders for texts in attributes."""
     named = attributes(raw[len(name) + 1 :]) if "=" in raw else {}
     if name == "html" and "dir" not in named and reading.right_to_left:
         raw, named["dir"] = f'{raw[:-1]} dir="rtl">', "rtl"
@@ -127,7 +126,7 @@ def _start_tag(raw: str, name: str, reading: Reading) -> str:
 
 
 def untranslated(raw: str) -> bool:
-    """Returns whether the attributes of a tag say that its text is not to be translated."""
+    """Returns whether a tag has translate="no" or the class notranslate; raw: its attributes."""
     if "translate" not in raw.lower():
         return False
     named = attributes(raw)
@@ -135,8 +134,8 @@ def untranslated(raw: str) -> bool:
 
 
 def _end_of_element(html: str, at: int, name: str) -> int:
-    """Returns the end of an element whose start tag ends here: behind its end tag, or where a sibling or the document
-    ends."""
+    """Returns the offset after the end tag of an element whose start tag ends at `at`; without an end tag the start of
+    the next sibling, or the document's end."""
     if name in _RAW:
         match = re.compile(rf"</{name}(?=[\s/>])[^>]*>?", re.IGNORECASE).search(html, at)
         return match.end() if match else len(html)

@@ -1,4 +1,4 @@
-"""Markdown: blocks as markdown-it finds them, with the places of their texts; marks inside of them by an expression."""
+"""Reader of Markdown: markdown-it finds the blocks and their lines, a regular expression the marks inside of blocks."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _BLOCKS = MarkdownIt("commonmark", {"inline_definitions": True}).enable("table")
 _BLOCKS.use(admon_plugin).use(deflist_plugin).use(footnote_plugin, inline=False, move_to_end=False)
 _BLOCKS.use(container_plugin, "any", validate=lambda *_: True)
 _SHORT = r"\{\{(?:(?!\}\}).)*\}\}|\{%(?:(?!%\}).)*%\}"  # Hugo's and Jekyll's codes
-# Whole lines that markdown-it has no names for: front matter, code (in which there is none of the others), formulas
-# and comments, codes alone, imports and exports of MDX, tables of contents, abbreviations. Some look at 300 lines.
+# Whole lines without text to translate which markdown-it does not know: front matter, formulas, comments, short codes,
+# imports and exports of MDX, tables of contents, abbreviations; and code, in which the others are not looked for.
 _LINES = re.compile(
     rf"""\A(?P<front>---|\+\+\+)[ ]*\n(?:.*\n)*?(?:(?P=front)|\.\.\.)[ ]*$
     |^[ \t>]*(?P<fence>`{{3,}}|~{{3,}})[^`\n]*\n(?:.*\n){{0,300}}?[ \t>]*(?P=fence)[`~]*[ ]*$
@@ -39,7 +39,7 @@ _LINES = re.compile(
     |^export\s+(?:default|const|let|function|class|async|\{{).*(?:\n.*\S.*)*$""",
     re.MULTILINE | re.VERBOSE,
 )
-_BAR, _CODE_IN_ROW = "\ufdd2", re.compile(r"(?<!`)(`+)[^`\n]*\1(?!`)")  # a bar in a row's code parts no cells
+_BAR, _CODE_IN_ROW = "\ufdd2", re.compile(r"(?<!`)(`+)[^`\n]*\1(?!`)")  # a bar in code separates no cells
 _CONTAINER = re.compile(r":{3,}[ ]*(?:\{[^}\n]*\}|[\w-]+)(?:\[|[ ]+)([^\]{}\n]+)")
 _PUNCTUATION = r"""[!-/:-@\[-`{-~]"""
 _DESTINATION = rf"""\((?:<[^<>\n]*>|{_SHORT}|(?:[^\s()]|\([^\s()]*\))*)(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)"""
@@ -57,7 +57,7 @@ _INLINE = re.compile(
 )
 _LABEL = re.compile(r"\[([^\[\]]+)\](?:\[\])?(?![(\[])")
 _TITLE = re.compile(r"""[("'\s]["']([^"']+)["']\s*\)$""")
-# What would be markup. Between spaces or inside of words some of it is none, and alone neither.
+# Characters of a translation that would be markup, and are escaped.
 _MARKUP = re.compile(r"""[\\`]|\](?=[(\[])|(?<!\s)\*|\*(?!\s|\Z)|(?<![^\W_])_|_(?![^\W_])|<(?=[a-zA-Z/!?])|~~""")
 _BEGINS_ITEM = re.compile(r"\A(\d+(?=[.)]\s)|(?=[#>+-]\s))")
 
@@ -77,7 +77,7 @@ _CELL = _MARKDOWN._replace(quote=lambda text: _quote(text).replace("|", r"\|"))
 
 
 def read_markdown(text: str, reading: Reading) -> list[str | Passage]:
-    """Returns the parts of a text: of paragraphs, headings, items, quotes and tables, and of HTML between them."""
+    """Returns the parts of a text, with passages for paragraphs, headings, lists, quotes, tables and HTML."""
     starts = [0, *(match.end() for match in re.compile("\n").finditer(text)), len(text)]
     result: list[str | Passage] = []
     at, first, last = 0, 0, len(text)
@@ -85,7 +85,7 @@ def read_markdown(text: str, reading: Reading) -> list[str | Passage]:
     form, before = _MARKDOWN, ""
     for token in _BLOCKS.parse(_blocks(text), environment):
         reading.check()
-        if token.map:  # cells of tables have none, and stand in their row
+        if token.map:  # a table's cells have no lines of their own: those of their row are kept
             lines = token.map[0], max(token.map[0] + 1, token.map[1])
             first, last = (starts[min(line, len(starts) - 1)] for line in lines)
         if token.type == "html_block":
@@ -104,7 +104,7 @@ def read_markdown(text: str, reading: Reading) -> list[str | Passage]:
                 bar = r"\\?\|" if form is _CELL else r"\|"
                 sought = re.escape(line).replace(r"\|", bar).replace(_BAR, r"\|")
                 found = re.compile('(?<=")' * (before == "admonition_title_open") + sought).search(text, end, last)
-                if not found:  # written otherwise than it is read: left as it is
+                if not found:  # the parser changed the text, so its place is unknown: not translated
                     break
                 pieces.append(found.span())
                 end = found.end()
@@ -119,21 +119,21 @@ def read_markdown(text: str, reading: Reading) -> list[str | Passage]:
 
 
 def _blocks(text: str) -> str:
-    """Returns a text as markdown-it is to see it, line by line: without what is no text for certain."""
+    """Returns the text for markdown-it, with as many lines, in which lines without text to translate become rules."""
     text = re.sub(r"\r\n?", lambda match: "\n" if len(match[0]) == 2 else " ", text)
-    ruled = re.compile(r"^([ \t>]*)[^\s>].*", re.MULTILINE)  # a rule has no text, and may stand everywhere
+    ruled = re.compile(r"^([ \t>]*)[^\s>].*", re.MULTILINE)  # becomes a rule
     text = _LINES.sub(lambda match: match[0] if match["fence"] else ruled.sub(r"\1***", match[0]), text)
     text = re.sub(r'^([ \t]*)===[+!]? (?=")', r"\1!!! tab ", text, flags=re.MULTILINE)  # MkDocs-Material's tabs
     return _CODE_IN_ROW.sub(lambda code: re.sub(r"(?<!\\)\|", _BAR, code[0]), text)
 
 
 class _Block:
-    """The text of a block, whose lines are parted in the file by `gaps` (ends of lines, marks of a quote)."""
+    """Splits the text of a block into tokens; gaps: what is between its lines in the file (line ends, quote marks)."""
 
     def __init__(self, text: str, gaps: Iterator[str], reading: Reading, references: dict[str, Any]) -> None:
         self.text, self.gaps, self.reading, self.references = text, gaps, reading, references
         self.tokens: list[Token] = []
-        self.opened: list[tuple[int, str]] = []  # tokens that may open an element, and what closes it
+        self.opened: list[tuple[int, str]] = []  # (number of a token that may open an element, mark that closes it)
         self.names: Counter[str] = Counter()
         self.label = ""
 
@@ -158,7 +158,7 @@ class _Block:
                 label = _LABEL.match(self.text, match.start())
                 if label and normalizeReference(label[1]) not in self.references:
                     label = None
-                self.label = label[1] if label and label[0].endswith("[]") else ""  # what the text is written for
+                self.label = label[1] if label and label[0].endswith("[]") else ""  # of [text][]: named when closed
                 if label and not self.label:
                     at = label.end()
                     self.tokens.append(Token("mark", self._placed(label[0])))
@@ -174,7 +174,7 @@ class _Block:
         return self.tokens
 
     def _run(self, match: re.Match[str]) -> None:
-        """Adds marks of emphasis: they close what is open, or open something, or are text."""
+        """Adds a run of emphasis marks: closes elements that are open, opens one, or adds the run as text."""
         raw = match[0]
         before = self.text[max(0, match.start() - 1) : match.start()] or " "
         after = self.text[match.end() : match.end() + 1] or " "
@@ -196,7 +196,7 @@ class _Block:
         self.tokens.append(Token("text", mark))
 
     def _close(self, mark: str, raw: str) -> None:
-        """Closes what a mark has opened; what was opened since then is text."""
+        """Closes the element that `mark` opened; marks that were opened since then become text."""
         name = ""
         while name != mark:
             number, name = self.opened.pop()
@@ -216,7 +216,7 @@ class _Block:
         return re.sub("\n", lambda match: next(self.gaps), raw)
 
     def _titled(self, raw: str) -> str:
-        """Returns the end of a link, with its title as a text."""
+        """Returns the end of a link, with its title registered for translation."""
         title = _TITLE.search(raw)
         if not title:
             return raw

@@ -1,11 +1,11 @@
-"""Marked text: the texts of a document, which are translated, and all else, which stays as it was, to the character.
+"""Documents as texts to translate and markup between them, which is written again character by character.
 
-A format's reader makes a list of tokens. Breaks (the tags of paragraphs, cells, items) part texts from one another.
-Inside a text, an inline element follows its words: each word of the translation is in the elements of the word that it
-translates, as the hypothesis' alignment says; without one, words that are the same on both sides and the relative
-positions between them say it. An element that comes apart is written twice; one of which no word is left keeps the
-nearest word. What has no words (images, comments, code, an empty anchor) stays beside its neighbour. Numbers, codes and
-placeholders that a translation lacks are put back (linked.py). Reading and writing take time in proportion to length.
+A format's reader makes a list of tokens. Breaks (the tags of paragraphs, cells, items) separate texts. Inside a text
+each word of the translation gets the inline elements of the source word that it translates, by the hypothesis'
+alignment; without an alignment by words that are equal on both sides and relative positions between these. An element
+whose words are no longer neighbours is written twice; an element to which no word is linked gets the nearest word.
+Markup without words (images, comments, code, empty anchors) stays beside its neighbour. Numbers, codes and placeholders
+that a translation lacks are inserted (linked.py). Reading and writing take time linear in the length.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ DEEPEST = 100  # inline elements inside one another
 _SLOT = re.compile("\ufdd0(\\d+)\ufdd1")
 _ID = re.compile(r"""(?<!\s)\s+id\s*=\s*("[^"]*"|'[^']*'|[^\s"'=<>`]+)""", re.IGNORECASE)
 _SPACE = re.compile(r"[ \t\n\r\f\xa0]+")
-# White space as written: at the start of a text; at its end, matched on the reversed text, since a regex anchored at
-# the end would take quadratic time.
+# White space, also as entities, at the start of a text, and at its end: _TRAILING is matched on the reversed text, as a
+# pattern anchored at the end would take quadratic time.
 _LEADING = re.compile(r"(?:\s|&nbsp;|&#160;|&#xa0;)*+", re.IGNORECASE)
 _TRAILING = re.compile(r"(?:\s|;psbn&|;061#&|;0ax#&)*+", re.IGNORECASE)
-# What is no word though it has letters or digits: the sign of a note or of a heading's address.
+# Text that counts as no word though it has letters or digits: the sign of a note, or of a heading's address.
 _NOTE = re.compile(r"\W*\d{0,3}\W*|\[{1,2}(?:\w|[\w-]+\W\d+)\]{1,2}")
 _OF_SENTENCES = re.compile(r"[\w.,;:!?\u2026'\"()\[\]{}\u2010-\u2015\u2018-\u201f\xab\xbb\u3000-\u303f\uff00-\uff65-]")
 _JOINT = re.compile(r"\s?(?![.\u2026\u3002]\s)[^\w\s()\[\]{}\"'!?\u2018-\u201f\xab\xbb]{1,3}\s?")
@@ -43,14 +43,14 @@ _ENDS_SENTENCE = re.compile(r"[.!?…。！？:։۔।][\"'”’“»›)\]}]*\
 
 
 def without_id(tag: str) -> str:
-    """Returns a start tag as it is written a second time."""
+    """Returns a start tag without its id, for the second part of an element that is written twice."""
     return _ID.sub("", tag)
 
 
 class Form(NamedTuple):
-    """The characters of a format: how they are read, and how text is written. `again`: a start tag for the second time;
-    `ordered`: what has no words stays in its order, since some of it opens and some closes; `needed`: of a start tag,
-    whether its element is (matching.py)."""
+    """Functions of a format: `read` decodes raw text (entities), `quote` encodes it; `again` changes an element's start
+    tag that is written twice; `needed` tells by a start tag whether its element must not be left out (matching.py).
+    `ordered`: marks keep their order, since some may open and others close an element."""
 
     read: Callable[[str], str] = str
     quote: Callable[[str], str] = str
@@ -59,14 +59,14 @@ class Form(NamedTuple):
     needed: Callable[[str], object] = bool
 
 
-_NEEDED = re.compile(r"<a\b|.*?\sid\s*=", re.IGNORECASE | re.DOTALL).match  # links, and where they lead
+_NEEDED = re.compile(r"<a\b|.*?\sid\s*=", re.IGNORECASE | re.DOTALL).match  # links, and elements with an id
 HTML, PLAIN = Form(unescape, lambda text: escape(text, quote=False), needed=_NEEDED), Form(needed=_NEEDED)
 
 
 class Token(NamedTuple):
-    """A piece of the document. `break`: between texts; `mark`: stays in its text, without words, and is seen if its
-    name is "kept" (code); `line`: a line break, which parts two texts where a sentence ends; `gone`: is left out of a
-    translation. `wrap` is a text's run."""
+    """A piece of a document. Kinds: `break` separates texts; `mark` is markup without words inside of a text, which
+    readers see if its name is "kept" (code); `line` is a line break, which separates texts if a sentence ends there;
+    `gone` is left out of translations. `wrap`: markup before and after a text (a run of Word)."""
 
     kind: Literal["text", "start", "end", "mark", "line", "break", "gone"]
     raw: str
@@ -75,13 +75,13 @@ class Token(NamedTuple):
 
     @property
     def whole(self) -> str:
-        """Returns the token as it stands in a document."""
+        """Returns the token's raw text with its wrap, as it is in the document."""
         return self.wrap[0] + self.raw + self.wrap[1]
 
 
 class Mark(NamedTuple):
-    """Something without words at an offset of a text, in an element; whether white space is before and behind it, or a
-    sign, as a full stop, behind. `kept`: it is seen; `end`: the number of the token behind it."""
+    """Markup without words at an offset of a text, in the element `owner`. `spaced`: whether white space is before it,
+    after it; `sign`: a sign (full stop) is after it; `kept`: readers see it; `end`: number of the token after it."""
 
     offset: int
     raw: str
@@ -94,13 +94,13 @@ class Mark(NamedTuple):
 
 
 class Reading:
-    """Settings of a reader, and the texts that it finds inside of tags and marks.
+    """Settings for reading a document, and a register (`slots`) of the texts inside of tags and marks.
 
     Args:
-        check: called at every step of reading and writing; it ends them by raising an error.
-        language: of the translation, as tags name it (de, pt-BR); None leaves what they say.
-        fuzzy: translations are marked as not reviewed, where a format has that (po, xliff).
-        most: bytes that an archive may unpack to.
+        check: called at every step of reading and writing; can end both by raising an error.
+        language: tag of the target language (de, pt-BR); None: language attributes stay as they are.
+        fuzzy: translations are marked as not reviewed, where the format can do that (po, xliff).
+        most: number of bytes that an archive may unpack to.
     """
 
     def __init__(
@@ -113,11 +113,11 @@ class Reading:
         self.check, self.language, self.fuzzy, self.most = check, language, fuzzy, most
         self.source: str | None = None
         self.slots: list[list[str | Passage]] = []
-        self.kept: set[str] = set()  # styles of code and of what is hidden
-        self.raised: set[str] = set()  # styles of raised text
+        self.kept: set[str] = set()  # names of styles of code and of hidden text
+        self.raised: set[str] = set()  # names of superscript styles
 
     def slot(self, parts: Iterable[str | Passage]) -> str:
-        """Registers parts inside a tag or a mark for translation; returns the placeholder that write() replaces."""
+        """Registers parts inside a tag for translation; returns the placeholder that write() replaces, or markup."""
         parts = list(parts)
         if all(isinstance(part, str) for part in parts):
             return "".join(map(str, parts))
@@ -131,25 +131,25 @@ class Reading:
     @cached_property
     def right_to_left(self) -> bool:
         """Returns whether the translation is written from right to left."""
-        from langcodes import Language  # imported here: it reads its tables for a tenth of a second
+        from langcodes import Language  # imported here, since it takes a tenth of a second
 
         return Language.get(self.language or "und").maximize().script in _RIGHT_TO_LEFT
 
     def relabelled(self, code: str) -> str:
-        """Returns the language of the translation for the code of the document's, which is the first that is seen."""
+        """Returns the target language if `code` is the document's language (the first code given), else `code`."""
         self.source = self.source or base_language(code)
         return self.language if self.language and base_language(code) == self.source else code
 
 
 @dataclass
 class Document:
-    """Parts that stay as they are, and passages, whose sentences or lines (`texts`) are translated.
+    """A document: parts that stay as they are (str), and passages, whose sentences (`texts`) are translated.
 
     Args:
-        members: the parts of each file of an archive; of a single file, of "".
-        reading: with the texts inside of tags and marks.
-        original: the whole as it was read, which a document without texts remains.
-        pack: makes the whole from what the members become.
+        members: {file of an archive: its parts}; {"": parts} for a single file.
+        reading: the Reading with the texts inside of tags and marks.
+        original: the document as it was read, which `write` returns where there is nothing to translate.
+        pack: makes the document of {member: its new text}.
     """
 
     members: Mapping[str, Sequence[str | Passage | Checked]]
@@ -164,7 +164,7 @@ class Document:
 
     @property
     def left(self) -> int:
-        """Returns how many messages stay untranslated, since what they become would not be right."""
+        """Returns how many messages stay untranslated, since their translations would be wrong."""
         return sum(part.left for part in self._passages if isinstance(part, Checked))
 
     @property
@@ -173,12 +173,12 @@ class Document:
         return [text for passage in self._passages for text in passage.sentences]
 
     def write(self, hypotheses: Sequence[Hypothesis]) -> Any:
-        """Returns the document with these in the places of its texts: a string, or the bytes of a file."""
+        """Returns the document, a string or the bytes of a file, with the translations of `texts` in their places."""
         if not hypotheses and not self.left:
             return self.original
         rest, check = iter(hypotheses), self.reading.check
         members = {name: _written(parts, rest, check) for name, parts in self.members.items()}
-        slots: list[str] = []  # each holds none but those before it
+        slots: list[str] = []  # a slot holds only placeholders of earlier slots
         for text in (_written(parts, rest, check) for parts in self.reading.slots):
             slots.append(_SLOT.sub(lambda match: slots[int(match[1])], text))
         return self.pack({n: _SLOT.sub(lambda match: slots[int(match[1])], text) for n, text in members.items()})
@@ -192,8 +192,8 @@ def _written(parts: Iterable[str | Passage | Checked], rest: Iterator[Hypothesis
 
 @dataclass
 class Checked:
-    """Parts that are translated together or not at all: `finish` makes what they become, or None, and then `before`
-    stays. `left`: whether it did, or will in any case."""
+    """Parts that are translated together or not at all. `finish` makes the final text of the translated parts, or None
+    if the translation is wrong; then the text `before` stays. `left`: whether it stays."""
 
     parts: Sequence[str | Passage | Checked]
     finish: Callable[[str], str | None]
@@ -208,14 +208,14 @@ class Checked:
         return [sentence for part in self.parts if not isinstance(part, str) for sentence in part.sentences]
 
     def write(self, hypotheses: Sequence[Hypothesis], check: Callable[[], object]) -> str:
-        """Returns the parts with the translated sentences, or what was there before."""
+        """Returns the parts with the translated sentences, or `before`; sets `left`."""
         done = self.finish(_written(self.parts, iter(hypotheses), check))
         self.left = self.left or done is None or any(isinstance(part, Checked) and part.left for part in self.parts)
         return self.before if done is None or self.left else done
 
 
 def check_text(text: str) -> str:
-    """Returns the text of a document. Raises: UserError for what is no character, and stands for other texts here."""
+    """Returns the text of a document. Raises: UserError for the noncharacters that placeholders are made of (SLOT)."""
     if match := re.search(SLOT, text):
         raise UserError(f"holds U+{ord(match[0]):04X}, which is no character. Remove it.")
     return text
@@ -223,8 +223,8 @@ def check_text(text: str) -> str:
 
 @dataclass
 class Passage:
-    """Text with inline elements: `owners` are the elements of its characters, `marks` what stands between words, and
-    `edges` the white space around it that is to be in its elements."""
+    """A text with inline elements. `owners`: the element of each character; `marks`: markup without words; `edges`: the
+    white space before and after the text that must stay inside of a run."""
 
     text: str
     owners: list[Element]
@@ -240,7 +240,7 @@ class Passage:
         self.sentences, self.spaces = [piece.text for piece in pieces], [piece.space for piece in pieces]
 
     def leave_out(self, place: int) -> None:
-        """Leaves a sign of the text out, which is not to be translated."""
+        """Removes the character at `place`, which is not to be translated, from the text."""
         self.text = self.text[:place] + self.text[place + 1 :]
         del self.owners[place]
         self.marks = [mark._replace(offset=mark.offset - (mark.offset > place)) for mark in self.marks]
@@ -248,10 +248,10 @@ class Passage:
 
     def write(self, hypotheses: Sequence[Hypothesis], check: Callable[[], object]) -> str:
         """Returns the translated sentences, with elements and marks."""
-        units: list[tuple[str, str, Element]] = []  # white space before, text, element
-        placed: dict[int, list[Mark]] = {}  # before which unit
-        offset, at, rest = 0, 0, deque(self.marks)  # which stand in the order of their offsets
-        line, line_at = 0, -1  # the last line break: its unit, and its offset
+        units: list[tuple[str, str, Element]] = []  # (white space before, text, element) of parts of the translation
+        placed: dict[int, list[Mark]] = {}  # {number of a unit: marks before it}
+        offset, at, rest = 0, 0, deque(self.marks)  # marks are in the order of their offsets
+        line, line_at = 0, -1  # the last line break: number of the unit after it, and its offset
         for number, (sentence, space, hypothesis) in enumerate(zip(self.sentences, self.spaces, hypotheses)):
             end = offset + len(sentence)
             last = number == len(self.sentences) - 1
@@ -285,18 +285,18 @@ class Passage:
         self, units: list[tuple[str, str, Element]], placed: dict[int, list[Mark]], check: Callable[[], object]
     ) -> str:
         """Joins units, with tags of their elements and marks between: Der, Hund in <b>, <br> -> Der <b>Hund</b><br>."""
-        out: list[tuple[tuple[str, str] | None, str]] = []  # text with what is around it, and markup (None)
+        out: list[tuple[tuple[str, str] | None, str]] = []  # (wrap, text), or (None, markup)
         opened: set[Element] = set()
         current = self.base
         for number, (gap, text, owner) in enumerate([*units, ("", "", self.base)]):
             check()
             same, marks = shared(current, owner), placed.get(number, [])
-            # White space is in the plainest run beside it: that before a link is not underlined.
+            # White space goes into the run with the shorter markup, so that the space before a link is not underlined.
             beside = [each.wrap for each in (current, owner) if each.path in (same, (*same, each)) and not each.start]
             around = min(beside or [(same or (self.base,))[-1].wrap], key=lambda wrap: len(wrap[0]))
             path, late = list(current.path), ""
             inside = [place for place, mark in enumerate(marks) if _holds(current, mark.owner, same)]
-            first = inside[-1] + 1 if inside else 0  # marks before the elements end, and from `last` behind the starts
+            first = inside[-1] + 1 if inside else 0  # marks[:first] before end tags, marks[last:] after start tags
             last = next((n for n in range(first, len(marks)) if _holds(owner, marks[n].owner, same)), len(marks))
             for place, (before, raw, after) in enumerate(_between(gap, marks, number == len(units), text[:1])):
                 depth = len(marks[place].owner.path) if place < len(marks) else 0
@@ -318,14 +318,14 @@ class Passage:
         return "".join(text if wrap is None else _wrapped(self.form.quote(text), wrap) for wrap, text in joined)
 
     def _start(self, element: Element, opened: set[Element]) -> str:
-        """Returns the start tag of an element, which may have been opened before."""
+        """Returns the start tag of an element, changed by `form.again` if the element was opened before."""
         start = self.form.again(element.start) if element in opened else element.start
         opened.add(element)
         return start
 
 
 def _holds(element: Element, inner: Element, outside: tuple[Element, ...]) -> bool:
-    """Returns whether an element is another one or stands in it, which is none of those outside of both."""
+    """Returns whether `element` is `inner` or inside of it, and `inner` is none of the elements `outside`."""
     return element.path[: len(inner.path)] == inner.path and len(inner.path) > len(outside)
 
 
@@ -336,7 +336,7 @@ def _wrapped(text: str, wrap: tuple[str, str]) -> str:
 def passages(
     tokens: Iterable[Token], form: Form, check: Callable[[], object] = lambda: None
 ) -> Iterator[str | Passage]:
-    """Yields the texts between breaks, and what stands between them as it is."""
+    """Yields the parts of a list of tokens: a Passage for each text with words, strings for all other tokens."""
     segment: list[Token] = []
     for token in tokens:
         check()
@@ -350,8 +350,8 @@ def passages(
 
 
 def _of_segment(segment: list[Token], form: Form) -> Iterator[str | Passage]:
-    """Yields the texts of a segment without block elements: they are parted where a sentence ends with a line, and
-    where a tag has no counterpart in the segment."""
+    """Yields the parts of a segment, tokens between two breaks; its texts are separated where a sentence ends with a
+    line, and at tags that have no counterpart in the segment."""
     parting = _partings(segment)
     for parted, group in groupby(range(len(segment)), parting.__contains__):
         part = [segment[number] for number in group]
@@ -370,11 +370,11 @@ def _of_segment(segment: list[Token], form: Form) -> Iterator[str | Passage]:
 
 
 def _partings(segment: list[Token]) -> set[int]:
-    """Returns the numbers of tokens that part texts: of a <b> c <i> d </b> all three tags. The rest is nested well."""
+    """Returns the numbers of tokens that separate texts, as all three tags of a <b> c <i> d </b>; others nest well."""
     parting: set[int] = set()
     opened: list[list[Any]] = []  # number, name, whether a token inside parts
     names: Counter[str] = Counter()
-    said, visible = "", False  # the text since the last line break, and whether there was one
+    said, visible = "", False  # the last 40 characters since the last line break; whether any of that line is visible
 
     def part(number: int) -> None:
         parting.add(number)
@@ -411,7 +411,7 @@ def _partings(segment: list[Token]) -> set[int]:
 
 
 def _main_run(tokens: list[Token]) -> tuple[str, str]:
-    """Returns the run of most of a text, which is no element of its own: of what is outside of elements, if any is."""
+    """Returns the wrap of the most text (outside of elements if any is), for the base element."""
     sizes, depth = Counter[tuple[bool, tuple[str, str]]](), 0
     for token in tokens:
         depth += (token.kind == "start") - (token.kind == "end")
@@ -421,15 +421,16 @@ def _main_run(tokens: list[Token]) -> tuple[str, str]:
 
 
 def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
-    """Yields a text of well nested tokens, and the white space around it: " a <b>c</b>" -> " ", Passage of "a c"."""
+    """Yields white space and the Passage of well nested tokens: " a <b>c</b>" -> " ", Passage of "a c"."""
     text: list[str] = []
     owners: list[Element] = []
     marks: list[Mark] = []
     element = run = base = Element(wrap=_main_run(tokens))
-    outer: list[tuple[Element, int, int, int]] = []  # around the open ones; tokens, characters, marks before them
+    # Stack with an entry for each open element: the element around it; numbers of tokens, characters, marks before it.
+    outer: list[tuple[Element, int, int, int]] = []
 
     def add_mark(raw: str, start: int, end: int, line: bool = False, kept: bool = False) -> None:
-        """Adds the tokens from `start` to `end`; to the mark before them, if nothing is between both or a sign is."""
+        """Adds a mark of tokens[start:end]; joins it to the mark before if at most a sign is between both."""
         spaced = not owners or text[-1] == " "
         before = marks[-1] if marks and marks[-1].owner is element and not line and not marks[-1].line else None
         between = "".join(text[before.offset :]) if before else ""
@@ -438,7 +439,7 @@ def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
             marks[-1] = before._replace(raw=raw, spaced=(before.spaced[0], False), end=end, kept=kept, sign=False)
             del text[before.offset :], owners[before.offset :]
             return
-        if line and not spaced:  # words of two lines are two words
+        if line and not spaced:  # a line break separates words as a space does
             text.append(" ")
             owners.append(element)
         marks.append(Mark(len(owners), raw, line, (spaced and not line, False), element, end, kept))
@@ -473,7 +474,7 @@ def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
                 owners[characters:] = [element] * (len(owners) - characters)
             elif note or not _OF_SENTENCES.search(said):
                 raw = "".join(each.whole for each in tokens[begun : number + 1] if each.kind != "gone")
-                del text[characters:], owners[characters:]  # an arrow, or the number of a note
+                del text[characters:], owners[characters:]  # an arrow or a note's number becomes a mark
             else:
                 continue
             del marks[before:]
@@ -483,21 +484,21 @@ def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
     whole = "".join(text).rstrip(" ")
     lead = _edges(tokens[0].raw)[0] if tokens[0].kind == "text" else ""
     trail = _edges(tokens[-1].raw)[1] if tokens[-1].kind == "text" else ""
-    outside = base.wrap == NO_WRAP  # white space of a run stays in one
+    outside = base.wrap == NO_WRAP  # else white space must stay inside of a run
     yield lead if outside else ""
     yield Passage(whole, owners[: len(whole)], marks, form, base, ("", "") if outside else (lead, trail))
     yield trail if outside else ""
 
 
 def _edges(raw: str) -> tuple[str, str]:
-    """Returns the white space before and behind a text, as it is written."""
+    """Returns the white space before and after a raw text, as it is written."""
     start = len(raw) - len(_LEADING.sub("", raw, count=1))
     end = len(_TRAILING.sub("", raw[::-1], count=1))
     return raw[:start], raw[max(start, end) :]
 
 
 def _between(gap: str, marks: list[Mark], end: bool, letter: str) -> list[tuple[str, str, str]]:
-    """Returns each mark between white space, and at last the gap as far as it is needed, as before a letter."""
+    """Returns (space before, markup, space after) of each mark, then (gap, "", ""); "" for a gap that marks replace."""
     out: list[tuple[str, str, str]] = []
     spaced = False
     for number, mark in enumerate(marks, 1):

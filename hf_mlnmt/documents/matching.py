@@ -1,4 +1,4 @@
-"""Words of a translation and those of its source: which stands for which, and in which elements each is."""
+"""Assigns the words of a translation to the inline elements of its source, by links between words of both."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from itertools import accumulate, pairwise, takewhile
 from hf_mlnmt.data.placeholders import kept, lost
 from hf_mlnmt.generation import Hypothesis, Linked
 
-SLOT = "[\ufdd0\ufdd1]"  # two that are no characters, for a program's own use: around the number of a slot
+SLOT = "[\ufdd0\ufdd1]"  # two Unicode noncharacters, which the placeholder of a slot (marked.py) begins and ends with
 NO_WRAP = ("", "")
 
 
 class Element:
-    """An inline element around words; `path`: it and those around it, the outermost first. A text's own has none.
+    """An inline element around words; `path`: it and those around it, the outermost first (empty for a text's base).
 
-    `wrap` stands before and behind each run of its text: in Word's files no text is outside of a run. `needed`: where
-    no word is left for it, it takes the nearest, and is not left out.
+    `wrap`: markup before and after each stretch of its text, as in Word's files text is always inside of a run.
+    `needed`: an element that must not be left out: where no word is linked to it, it gets the nearest word.
     """
 
     def __init__(self, start: str = "", around: Element | None = None, wrap: tuple[str, str] = NO_WRAP) -> None:
@@ -27,7 +27,7 @@ class Element:
 
 
 def shared(first: Element, second: Element) -> tuple[Element, ...]:
-    """Returns the path of the innermost element that holds both."""
+    """Returns the path of the innermost element that contains both elements."""
     pairs = takewhile(lambda pair: pair[0] is pair[1], zip(first.path, second.path))
     return tuple(element for element, _ in pairs)
 
@@ -35,7 +35,7 @@ def shared(first: Element, second: Element) -> tuple[Element, ...]:
 def _filled(
     units: list[tuple[str, str, Element | None]], first: Element, last: Element, base: Element
 ) -> list[tuple[str, str, Element]]:
-    """Gives units of no element the one that holds both their neighbours; `first` and `last` are those of the ends."""
+    """Assigns units without an element to the innermost one around both neighbours; first, last: those of the ends."""
     before = list(accumulate((owner for *_, owner in units), lambda left, owner: owner or left, initial=first))
     filled: list[tuple[str, str, Element]] = []
     after = last
@@ -46,22 +46,22 @@ def _filled(
 
 
 class Match(Linked):
-    """The words of a translation and those of its source, in their elements. What it lacks of numbers, codes and
-    placeholders is put back."""
+    """The words of a translation, linked to its source's words and assigned to their elements. Numbers, codes and
+    placeholders of the source that the translation lacks are inserted."""
 
     def __init__(
         self, source: str, owners: list[Element], hypothesis: Hypothesis, base: Element, cuts: list[int]
     ) -> None:
         self.owners, self.base, self.cuts = owners, base, cuts
-        self.at: dict[int, int] = {}  # units before the places of cuts inside of words
+        self.at: dict[int, int] = {}  # {offset of a cut inside of a word of the source: number of the unit after it}
         super().__init__(source, re.sub(SLOT, "", hypothesis.text), hypothesis.alignment)
         if missing := lost(source, self.target):
             self.put_back(missing, list(kept(source)), kept)
 
     def units(self) -> list[tuple[str, str, Element]]:
-        """Returns (white space before, text, element) of words and parts of words of the translation, in order."""
+        """Returns the translation's words and parts of words in order, as (white space before, text, element)."""
         result: list[tuple[str, str, Element | None]] = []
-        self.ends: list[tuple[int, int, int]] = []  # units before each word, its end mark, the next
+        self.ends: list[tuple[int, int, int]] = []  # number of units before each word, its end mark, the next
         at = 0
         owners, lost = self._elements()
         for number, (word, owner) in enumerate(zip(self.translated, owners)):
@@ -84,8 +84,8 @@ class Match(Linked):
     def _part(
         self, number: int, side: int, text: str, owner: Element | None
     ) -> Iterator[tuple[str, Element | None, int]]:
-        """Yields the part before (0), in (1) or behind (2) the core of a word. If the source has the same part, it is
-        divided as it is there, and its places in the source are named."""
+        """Yields (text, element, offset of a cut in the source or -1) for the part before (side 0), in (1) or after (2)
+        the core of a word; a part that is equal in the source is divided at the same elements and cuts as there."""
         for read in self.sources[number]:
             start, end = self.words[read].parts[side]
             if self.source[start:end] == text and (side != 1 or owner in self.owners[start:end]):
@@ -97,7 +97,7 @@ class Match(Linked):
         yield text, owner if side == 1 else None, -1
 
     def _elements(self) -> tuple[list[Element | None], list[Element]]:
-        """Returns the element of each word of the translation, and those for which no word is left."""
+        """Returns the innermost element of each word of the translation, and the needed elements that got no word."""
 
         def depth(element: Element) -> int:
             return len(element.path)
@@ -106,11 +106,11 @@ class Match(Linked):
         owners = [max((of_source[read] for read in of_word), key=depth, default=None) for of_word in self.sources]
         cores = [self.target[slice(*word.core)] for word in self.translated]
         signs = [number for number, core in enumerate(cores) if not any(map(str.isalnum, core))]
-        for number in signs:  # one that stands for a word is in no element of its
+        for number in signs:  # a sign is in an element only if linked to the same sign of the source
             same = (read for read in self.sources[number] if self.words[read].text == self.translated[number].text)
             owners[number] = next((of_source[read] for read in same), None)
         taken, lost = {element for owner in set(owners) if owner for element in owner.path}, []
-        middles: dict[Element, int] = {}  # word of the source, of each innermost element
+        middles: dict[Element, int] = {}  # {innermost element: its first word of the source}
         for number, word in enumerate(self.words):
             for element in dict.fromkeys(self.owners[slice(*word.core)]):
                 middles.setdefault(element, number)
@@ -121,7 +121,7 @@ class Match(Linked):
             reach = 100 if element.needed else 10
             near = {*range(max(0, place - reach), min(len(owners), place + reach))}.difference(signs)
             free = {n for n in near if not (owner := owners[n]) or not owner.path or owner in element.path}
-            if element.needed and not free:  # no free word near: a link takes one from an element of emphasis
+            if element.needed and not free:  # a word of an element that is not needed (emphasis)
                 free = {n for n in near if not any(each.needed for each in owners[n].path)}  # type: ignore[union-attr]
             if free:
                 owners[min(free, key=lambda number: (abs(number - place), number))] = element
@@ -131,8 +131,8 @@ class Match(Linked):
         return owners, lost
 
     def place(self, offset: int, line: bool, spaced: bool, least: int = 0) -> int:
-        """Returns before which unit of the translation something stands that is at this offset of the source; a line
-        break before a word from unit `least` on."""
+        """Returns the number of the unit before which a mark at `offset` in the source is put. line: a line break, put
+        before a word, from unit `least` on; spaced: white space is before the mark."""
         if not self.ends or offset >= len(self.source):
             return self.count
         if offset in self.at and not spaced:
@@ -151,6 +151,6 @@ class Match(Linked):
 
 
 def _nearest(places: list[int], wanted: float) -> int:
-    """Returns the number of the nearest of ascending places, of two the first."""
+    """Returns the index of the value nearest to `wanted` in an ascending list, the first of two."""
     behind = bisect_left(places, wanted)
     return min(range(max(0, behind - 1), min(len(places), behind + 1)), key=lambda i: abs(places[i] - wanted))

@@ -1,6 +1,6 @@
-"""Archives of XML: Word, PowerPoint and Excel, OpenDocument texts and presentations, e-books.
+"""Readers of archives of XML files: Word, PowerPoint and Excel, OpenDocument texts and presentations, e-books (EPUB).
 
-Members without translations are copied as they are, packed; their order stays. What is unpacked is limited.
+Members without translations are copied without recompression; the order of members stays. Unpacked sizes are limited.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _STYLES = re.compile(r"<(w|style):style\b[^<>]*(?:/>|>(?:(?!<\1:style\b).)*?</\1
 _OWN_NAME = re.compile(r"""\s(?:w:styleId|style:name)="([^"]*)\"""")
 _PARENT = re.compile(r"""(?:<w:basedOn\s+w:val|\sstyle:parent-style-name)="([^"]*)\"""")
 _STYLE = re.compile(r'<w:[pr]Style w:val="([^"]*)"')
-# What stands behind the mark of a direction, in the order of the schema.
+# Elements that come after the mark of writing direction (w:bidi, w:rtl), as the schema demands an order.
 _BEHIND = {
     "pPr": "adjustRightInd|snapToGrid|spacing|ind|contextualSpacing|mirrorIndents|suppressOverlap|jc|text\\w+"
     "|outlineLvl|divId|cnfStyle|rPr|sectPr|pPrChange",
@@ -74,7 +74,7 @@ _UNSEEN = re.compile(r"<\w+:noProof\s*/>|\s(?:dirty|err|smtClean|noProof)=\"[^\"
 
 
 def _styles_of(text: str) -> dict[str, tuple[str, bool, bool]]:
-    """Returns {style: (the one that it builds on, whether it is of code or hides its text, whether it raises it)}."""
+    """Returns {style: (its parent style, whether it is for code or hides its text, whether it is superscript)}."""
     styles = {}
     for match in _STYLES.finditer(text):
         name, above = (found[1] if (found := sought.search(match[0])) else "" for sought in (_OWN_NAME, _PARENT))
@@ -83,9 +83,9 @@ def _styles_of(text: str) -> dict[str, tuple[str, bool, bool]]:
 
 
 def _with_heirs(styles: dict[str, tuple[str, bool, bool]], which: int) -> set[str]:
-    """Returns the styles that are `which`, and those that build on them."""
+    """Returns the styles whose entry `which` of `_styles_of` is true, and all styles derived from them."""
     found = {name for name, style in styles.items() if style[which]}
-    for _ in range(10):  # generations
+    for _ in range(10):  # levels of derived styles
         found |= {name for name, style in styles.items() if style[0] in found}
     return found
 
@@ -95,7 +95,7 @@ def _is_code(style: str) -> bool:
 
 
 def _directed(properties: str, name: str, mark: str, right_to_left: bool) -> str:
-    """Returns properties of a paragraph or of a run of Word, with the mark of the direction or without it."""
+    """Returns the properties of a Word paragraph or run with the element `mark` if right to left, else without it."""
     empty = f"<w:{name}></w:{name}>"
     properties = empty if re.fullmatch(rf"(<w:{name}\s*/>)?", properties) else properties
     behind = re.search(rf"<w:(?:{_BEHIND[name]})\b|</w:{name}>", properties)
@@ -105,16 +105,16 @@ def _directed(properties: str, name: str, mark: str, right_to_left: bool) -> str
 
 
 class _Word(Part):
-    """A part of a file of Word or PowerPoint, in which text stands in runs."""
+    """An XML part of a Word or PowerPoint file, where text is inside of runs (w:r, a:r)."""
 
     def language(self, name: str, code: str) -> str:
-        """Returns the new value of a language attribute; `bidi` is that of text written from right to left."""
+        """Returns the new value of a language attribute; `bidi` names the language of right-to-left text."""
         if name == "bidi":
             return self.reading.language or code if self.reading.right_to_left else code
         return super().language(name, code)
 
     def raw(self, number: int) -> str:
-        """Returns an event as it is written, in the direction of the translation."""
+        """Returns an event's text; a paragraph gets the writing direction of the target language."""
         raw, event = super().raw(number), self.events[number]
         if event.kind != "start" or event.name not in ("p", "pPr") or raw[:3] not in ("<a:", "<w:"):
             return raw
@@ -125,27 +125,27 @@ class _Word(Part):
         return raw
 
     def whole(self, first: int) -> str:
-        """Returns an element as text; paragraph properties of Word get the direction of the target language."""
+        """Returns an element's text; Word's paragraph properties get the writing direction of the target language."""
         whole = super().whole(first)
         word = whole.startswith("<w:pPr") and self.reading.language
         return _directed(whole, "pPr", "bidi", self.reading.right_to_left) if word else whole
 
     def stays(self, number: int) -> bool:
-        """Returns whether an element is a paragraph of code, a formula, or a field or a control that holds no text."""
+        """Returns whether an element is code, a formula, a computed field or a bound control: not translated."""
         event = self.events[number]
         if event.name == "p":
             style = _STYLE.match("".join(each.raw for each in self.events[number + 1 : number + 3]).partition(">")[2])
             return bool(style and (style[1] in self.reading.kept or _is_code(style[1])))
-        if event.name == "sdt":  # bound to a property, which Word shows in its place
+        if event.name == "sdt":  # a control bound to a property shows the property's value
             inside = takewhile(lambda each: each.name != "sdtContent", self.events[number : event.end])
             return any(each.name == "dataBinding" for each in inside)
         shown = event.name != "fldSimple" or _SHOWN_FIELDS.match(attributes(event.raw).get("w:instr", ""))
         return event.name == "oMath" or not shown
 
     def paragraph(self, first: int, end: int) -> Iterator[Token]:
-        """Yields the tokens of a paragraph. Fields (links, references) are elements around what they show; those that
-        compute something stay as they are."""
-        held: list[Token] = []  # tokens of a field's beginning, or of a field that stays
+        """Yields the tokens of a paragraph. A field that shows text (link, reference) is an inline element around the
+        text; a field that is computed stays as it is."""
+        held: list[Token] = []  # tokens of a field's code, or of a whole field that stays
         depth, shown = 0, False
         for token in self._of_runs(first, end):
             if token.name == "begin":
@@ -159,7 +159,7 @@ class _Word(Part):
             depth -= token.name == "fldChar"
             if not depth or (shown and depth == 1 and token.name == "separate"):
                 levels = list(accumulate((each.kind == "start") - (each.kind == "end") for each in held))
-                if levels[-1] or min(levels) < 0:  # it begins in a link and ends outside
+                if levels[-1] or min(levels) < 0:  # the field begins in a link and ends outside
                     yield from held
                 else:
                     yield Token("start" if depth else "mark", "".join(each.whole for each in held), "fldChar")
@@ -190,7 +190,7 @@ class _Word(Part):
             first += 1
 
     def _run(self, first: int) -> Iterator[Token]:
-        """Yields the tokens of a run. Its text has the run around it, without what only tells runs apart."""
+        """Yields the tokens of a run; its text is wrapped in the run's tags, without properties that are not seen."""
         last, properties, begun = self.events[first].end, "", first + 1
         start = self.events[first].raw.split()[0].rstrip("/>")
         if self.events[begun].kind == "start" and self.events[begun].name == "rPr":
@@ -212,7 +212,7 @@ class _Word(Part):
                 token = Token("text", "".join(each.raw for each in self.events[begun + 1 : event.end]), "", wrap)
                 note = re.fullmatch(r"[\W\d]+", token.raw) and _RAISED.search(properties)
                 yield Token("mark", token.whole, "kept" * bool(stays)) if note or stays else token
-            elif event.kind == "start" and event.name == "ruby":  # the base, without its reading
+            elif event.kind == "start" and event.name == "ruby":  # base characters, without their pronunciation
                 for number in range(begun, event.end):
                     if self.events[number].kind == "start" and self.events[number].name == "rubyBase":
                         yield from self._of_runs(number + 1, self.events[number].end)
@@ -240,16 +240,16 @@ class _Sheet(_Word):
 
 
 class _Odf(Part):
-    """A part of an OpenDocument file, which names language and country apart, in this order."""
+    """An XML part of an OpenDocument file, where attributes name the language, then the country."""
 
-    ours = False  # whether the language before is that of the document
+    ours = False  # whether the last language attribute named the document's language
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.form = self.form._replace(needed=lambda start: not start.startswith("<text:span"))
 
     def stays(self, number: int) -> bool:
-        """Returns whether an element is code or hidden, as its style says."""
+        """Returns whether an element is not translated: code or hidden by its style, or superscript without words."""
         event = self.events[number]
         style = attributes(event.raw).get("text:style-name", "") if event.name in ("p", "h", "span") else ""
         if style in self.reading.raised:
@@ -271,10 +271,10 @@ class _Odf(Part):
 
 
 class _Book(Part):
-    """The table of contents or the description of an e-book."""
+    """The table of contents (ncx) or the package description (opf) of an e-book."""
 
     def raw(self, number: int) -> str:
-        """Returns an event as it is written, of the element that names the language the new one."""
+        """Returns an event's text; in the element `language` the code of the target language."""
         raw = super().raw(number)
         named = number and self.events[number].kind == "text" and self.events[number - 1].name == "language"
         return self.reading.relabelled(raw) if named and self.events[number - 1].kind == "start" else raw
@@ -284,7 +284,7 @@ def _part(kind: type[Part], rules: Rules) -> _Read:
     return lambda text, reading: kind(text, rules, reading).read()
 
 
-# What is read of each format: the names of members, and how. Comments of reviewers, masters and layouts stay.
+# {kind of archive: {pattern of the names of members that are translated: their reader}}; other members stay.
 _MEMBERS: dict[str, dict[str, _Read]] = {
     "docx": {
         r"word/(document\d*|header\d*|footer\d*|footnotes|endnotes|styles)\.xml": _part(_Word, _WORD),
@@ -310,9 +310,9 @@ _MEMBERS: dict[str, dict[str, _Read]] = {
 
 
 def read_archive(content: bytes, reading: Reading, kind: str) -> Document:
-    """Reads a document that is an archive, a kind of _MEMBERS.
+    """Parses a document from the bytes of an archive; kind: a key of _MEMBERS.
 
-    Raises: UserError for what is no such archive, is locked by a password, or unpacks to more than the limit.
+    Raises: UserError for another file, an archive with a password, or one that unpacks to more than `reading.most`.
     """
     members: dict[str, list[str | Passage]] = {}
     try:
@@ -337,7 +337,7 @@ def read_archive(content: bytes, reading: Reading, kind: str) -> Document:
         for entry in entries:
             reading.check()
             read, text = wanted[entry.filename], texts[entry.filename]
-            # A file's own styles, and those of the folder, of which they take the place.
+            # The styles of styles.xml in the same folder, overridden by those of the file itself.
             here = styles.get(re.sub(r"[^/]*$", "styles.xml", entry.filename, count=1), {}) | styles[entry.filename]
             reading.kept, reading.raised = (_with_heirs(here, which) for which in (1, 2))
             if kind == "xlsx":
@@ -346,7 +346,7 @@ def read_archive(content: bytes, reading: Reading, kind: str) -> Document:
                 members[entry.filename] = read(check_text(text), reading) if read else []
             except UserError as error:
                 raise UserError(f"{entry.filename}: {error}") from error
-    except UserError:  # a UserError is a ValueError too
+    except UserError:  # a subclass of ValueError, which is caught below
         raise
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, RuntimeError, EOFError, ValueError, OSError) as error:
         raise UserError(f"cannot be read ({error}): not whole, of another format, or locked.") from error
@@ -358,7 +358,7 @@ def _reader(kind: str, name: str) -> _Read | None:
 
 
 def _packed(archive: zipfile.ZipFile, content: bytes, members: dict[str, str]) -> bytes:
-    """Returns an archive with new members in the places of old ones; the others keep each byte."""
+    """Returns the bytes of the archive with the texts `members` instead of the old ones; other members are copied."""
     written = io.BytesIO()
     ends = dict(pairwise(sorted([*(entry.header_offset for entry in archive.infolist()), archive.start_dir])))
     with zipfile.ZipFile(written, "w") as new:
@@ -369,7 +369,7 @@ def _packed(archive: zipfile.ZipFile, content: bytes, members: dict[str, str]) -
             infos[entry.filename] = info
             text = members.get(entry.filename)
             if text is not None and text.encode() != archive.read(entry).removeprefix(b"\xef\xbb\xbf"):
-                info.flag_bits, info.extra = info.flag_bits & ~8, b""  # sizes stand before the content
+                info.flag_bits, info.extra = info.flag_bits & ~8, b""  # no size after the content
                 new.writestr(info, text.encode())
                 continue
             info.header_offset = written.tell()

@@ -1,4 +1,4 @@
-"""Plain text and subtitles (SubRip, WebVTT, YouTube's SubViewer, Advanced SubStation Alpha)."""
+"""Readers of plain text and of subtitles (SubRip, WebVTT, SubViewer of YouTube, Advanced SubStation Alpha)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import chain, pairwise
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.documents.marked import HTML, PLAIN, Form, Passage, Reading, Token, passages
 
-_CLOCK = r"-?(?:\d+[ ]?:[ ]?)?\d+[ ]?:[ ]?\d+(?:[ ]?[,.:][ ]?\d+)?"  # as people write it, too
+_CLOCK = r"-?(?:\d+[ ]?:[ ]?)?\d+[ ]?:[ ]?\d+(?:[ ]?[,.:][ ]?\d+)?"  # also with spaces, as people write it
 _TIME = re.compile(rf"\s*{_CLOCK}\s*(?:[-\u2010-\u2015\u2212]+[ ]?>|\u2192)\s*{_CLOCK}.*")
 _SBV_TIME = re.compile(rf"\s*{_CLOCK}\s*,\s*{_CLOCK}\s*")
 _DRAWING = re.compile(r"\{[^{}]*\\p[1-9]")
@@ -20,18 +20,18 @@ _OF_VTT = re.compile(r"NOTE\b|STYLE\s|REGION\s")
 
 
 def read_text(text: str, reading: Reading) -> list[str | Passage]:
-    """Returns the parts of plain text, in which a line is a text."""
+    """Returns the parts of plain text; each line is a text to translate."""
     lines = text.splitlines(keepends=True)
     return list(chain.from_iterable(passages([Token("text", line)], PLAIN, reading.check) for line in lines))
 
 
 def read_srt(text: str, reading: Reading) -> list[str | Passage]:
-    """Returns the parts of SubRip's subtitles. Raises: UserError where no line gives times."""
+    """Returns the parts of SubRip subtitles. Raises: UserError where no line has the times of a subtitle."""
     return list(_subtitles(text, _SRT, "SubRip (srt)", reading))
 
 
 def read_vtt(text: str, reading: Reading) -> list[str | Passage]:
-    """Returns the parts of WebVTT's subtitles. Raises: UserError where no line gives times."""
+    """Returns the parts of WebVTT subtitles. Raises: UserError where no line has the times of a subtitle."""
     return list(_subtitles(text, HTML, "WebVTT (vtt)", reading))
 
 
@@ -65,8 +65,8 @@ def read_ass(text: str, reading: Reading) -> list[str | Passage]:
 def _subtitles(
     text: str, form: Form, name: str, reading: Reading, time: re.Pattern[str] = _TIME
 ) -> Iterator[str | Passage]:
-    """Yields the cues: numbers, times and the dashes of speakers stay; a text is all lines of a cue up to the end of a
-    sentence, or to the next speaker."""
+    """Yields the parts of subtitles. Numbers, times and dashes before speakers stay as they are; a text to translate is
+    the lines of a cue up to a line that ends a sentence, or up to the next speaker."""
     lines = text.splitlines(keepends=True)
     times = [number for number, line in enumerate(lines) if time.fullmatch(line.rstrip("\r\n"))]
     if not times:
@@ -74,7 +74,7 @@ def _subtitles(
     yield "".join(lines[: times[0]])
     for start, following in pairwise([*times, len(lines)]):
         named = lines[following - 1].strip().isdigit() or (form is HTML and not lines[following - 2].strip())
-        end = following - (named and following < len(lines))  # without the number or the name of the next
+        end = following - (named and following < len(lines))  # before the next cue's number or name
         yield lines[start]
         for piece in re.split(r"(?<=\n)(?=[ \t]*\r?\n)", "".join(lines[start + 1 : end])):
             kept = form is HTML and _OF_VTT.match(piece.lstrip())
@@ -84,7 +84,7 @@ def _subtitles(
 
 def _cue_tokens(cue: str) -> list[Token]:
     tokens: list[Token] = []
-    done, line, begins = 0, None, True  # the last line break; whether the line has no text, yet
+    done, line, begins = 0, None, True  # line: token of the last line break; begins: the line has no text yet
     for match in [*_CUE.finditer(cue), None]:
         text = cue[done : match.start() if match else None]
         if begins and (dash := _DASH.match(text)):
@@ -99,16 +99,16 @@ def _cue_tokens(cue: str) -> list[Token]:
         done = match.end()
         if match[1]:
             line = len(tokens)
-            tokens.append(Token("line", match[0]))  # a blank line is between two texts
+            tokens.append(Token("line", match[0]))
         else:
             tokens.append(tag(match[0]))
     return tokens
 
 
 def tag(raw: str) -> Token:
-    """Makes a tag's token: "start"/"end" of an element, "mark" if it has no partner (<0/>, &copy;), "line" for <br>."""
+    """Makes the token of a tag or entity: "start" or "end" of an element, "line" for <br>, "mark" for <0/>, &copy;."""
     name = re.sub(r"\W.*", "", raw.lstrip("</"), flags=re.DOTALL).lower()
-    if name == "br" or raw == "&nbsp;":  # parts the words before it from those behind it
+    if name == "br" or raw == "&nbsp;":  # both separate words
         return Token("line", raw)
     if (raw[1:2].isdigit() and ":" in raw) or raw[0] in "{&" or raw.endswith("/>"):
         return Token("mark", raw)

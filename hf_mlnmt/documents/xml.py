@@ -1,6 +1,6 @@
-"""XML, read by expat for its places: what is not translated is never written anew.
+"""Readers of XML and XLIFF: expat finds the offsets of tags, so that everything that is not translated keeps its bytes.
 
-Rules say what the elements of a format are. XLIFF (1.2 and 2.x) is here too, whose translations stand beside the texts.
+`Rules` name the elements of a format. XLIFF (1.2 and 2.x) has the translation of a text in an element after the text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hf_mlnmt.documents.icu import icu_message, is_icu
 from hf_mlnmt.documents.marked import Checked, Form, Passage, Reading, Token, passages
 from hf_mlnmt.documents.plain import tag
 
-_DEEPEST = 256  # elements inside one another, as libxml2 has it
+_DEEPEST = 256  # deepest nesting of elements, as in libxml2
 _CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
 _NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
@@ -37,7 +37,7 @@ XML = Form(_read, _quote, ordered=True)
 
 
 class Event(NamedTuple):
-    """A tag, a text, or anything else of an XML file; `name` without prefix; `end`: the number of a start's end."""
+    """A tag, a text or another piece of an XML file; `name`: without prefix; `end`: number of a start tag's end tag."""
 
     kind: str
     raw: str
@@ -46,10 +46,10 @@ class Event(NamedTuple):
 
 
 def events(text: str, check: Callable[[], object]) -> list[Event]:
-    """Returns what an XML file is made of; all `raw` joined are the file.
+    """Parses an XML file to its tags, texts and other pieces; all `raw` joined are the file.
 
-    Raises: UserError for what is no XML, is nested too deeply or declares entities: those of other files and those that
-    grow without bound are refused with them.
+    Raises: UserError for a file that is no XML, is nested too deeply, or declares entities, which could read other
+    files or grow without bound.
     """
     data = text.encode()
     parser = expat.ParserCreate("utf-8", "}")
@@ -91,12 +91,12 @@ def events(text: str, check: Callable[[], object]) -> list[Event]:
 
 
 class Rules(NamedTuple):
-    """The elements of a format, by their names without prefixes.
+    """The kinds of a format's elements, by names without prefixes.
 
-    `blocks`: each holds a text; inside of a text `inline` follows its words, `lines` and `breaks` part, `gone` is left
-    out (if it is `inline`, its tags); all others are marks, whose blocks are texts of their own, but for those of
-    `opaque`. `attributes`: of which elements people read them. `languages`: attributes that name a language, by
-    themselves or with their element.
+    `blocks`: each has a text to translate. Inside of a text: `inline` elements follow their words, `lines` are line
+    breaks, `breaks` separate texts, `gone` elements are left out (if also `inline`, only their tags); all others are
+    marks, in which blocks are texts of their own. `opaque` elements are never translated. `attributes`: (element,
+    attribute) to translate. `languages`: (element or "" for all, attribute) that name a language.
     """
 
     blocks: frozenset[str]
@@ -111,7 +111,7 @@ class Rules(NamedTuple):
 
 @dataclass
 class Part:
-    """An XML file that is read by rules; `paragraph` yields the tokens of the events of a text, (first, end)."""
+    """Reads an XML file by the rules of its format; subclasses override methods for elements that rules cannot name."""
 
     text: str
     rules: Rules
@@ -123,11 +123,11 @@ class Part:
         self.events = events(self.text, self.reading.check)
 
     def read(self) -> list[str | Passage]:
-        """Returns the parts of the file."""
+        """Returns the parts of the file: strings, and passages to translate."""
         return list(passages(self.tokens(0, len(self.events)), self.form, self.reading.check))
 
     def raw(self, number: int) -> str:
-        """Returns an event as it is written, a tag with its attributes as texts."""
+        """Returns an event's text; in a start tag with new languages, and placeholders for attributes to translate."""
         event, rules = self.events[number], self.rules
 
         def attribute(match: re.Match[str]) -> str:
@@ -145,7 +145,7 @@ class Part:
         return self.reading.relabelled(code)
 
     def tokens(self, first: int, end: int) -> Iterator[Token]:
-        """Yields the tokens of some events: of each block its text, and all else as breaks."""
+        """Yields the tokens of events[first:end]: those of the text of each block, all other events as breaks."""
         while first < end:
             event = self.events[first]
             if event.kind == "start" and (event.name in self.rules.opaque or self.stays(first)):
@@ -163,15 +163,15 @@ class Part:
             first += 1
 
     def stays(self, number: int) -> bool:
-        """Returns whether an element stays as it is, for what it says of itself: code, or what is hidden."""
+        """Returns False: no element is left untranslated. Subclasses return True for code and hidden text."""
         return False
 
     def whole(self, first: int) -> str:
-        """Returns an element as it is written."""
+        """Returns the text of an element from its start tag to its end tag."""
         return "".join(self.raw(number) for number in range(first, self.events[first].end + 1))
 
     def paragraph(self, first: int, end: int) -> Iterator[Token]:
-        """Yields the tokens of the events of a text."""
+        """Yields the tokens of events[first:end], the text of a block."""
         while first < end:
             event = self.events[first]
             if event.kind == "text":
@@ -187,7 +187,7 @@ class Part:
             first += 1
 
     def mark(self, first: int) -> Token:
-        """Returns the token of an element of a text that has no words of the text."""
+        """Returns a single token for an element inside of a text that has no words of this text."""
         event, rules = self.events[first], self.rules
         kinds = (("line", rules.lines), ("break", rules.breaks), ("gone", rules.gone))
         kind = next((kind for kind, names in kinds if event.name in names), "mark")
@@ -195,12 +195,12 @@ class Part:
         return Token(kind, self.inside(first, event.end + 1), name)  # type: ignore[arg-type]
 
     def inside(self, first: int, end: int) -> str:
-        """Returns events as they are written inside of a tag or a mark, with slots for the texts that they hold."""
+        """Returns the text of events inside of a mark, with placeholders for the texts to translate in them."""
         return self.reading.slot(passages(self.tokens(first, end), self.form, self.reading.check))
 
 
 def read_xliff(text: str, reading: Reading) -> list[str | Passage | Checked]:
-    """Returns the parts of an XLIFF file, whose units without a translation get one. UserError for another file."""
+    """Returns the parts of an XLIFF file: units without a translation are translated. UserError for another file."""
     part = _Xliff(text, Rules(frozenset({"sub"})), reading)
     root = next(event for event in part.events if event.kind == "start")
     if root.name != "xliff":
@@ -211,27 +211,27 @@ def read_xliff(text: str, reading: Reading) -> list[str | Passage | Checked]:
 
 
 _PAIRS, _OPENING, _CLOSING = {"g", "pc", "mrk"}, {"bx", "bpt", "sc"}, {"ex", "ept", "ec"}
-_UNTRANSLATED = {"new", "needs-translation", "initial"}  # states in which a target is but a copy of the source
+_UNTRANSLATED = {"new", "needs-translation", "initial"}  # states of a target that may be a copy of the source
 _STATE = re.compile(r"\sstate(?:-qualifier)?=(?:\"[^\"]*\"|'[^']*')")
 _EMPTY_SEGMENT = re.compile(r"""<mrk\b[^<>]*\bmtype=["']seg["'][^<>]*(?:/>|>\s*</mrk>)""")
 _TAG = re.compile(r"<[^<>]*>")
-# What is markup in a text: tags and entities of HTML, placeholders of several words, ends of lines as Android has them.
+# Markup written as text: escaped tags and entities of HTML, placeholders of several words, Android's line ends (\n).
 _ESCAPED_TAG = re.compile(rf"&lt;/?[a-zA-Z](?:(?!&[lg]t;).)*&gt;|&amp;#?\w+;|{SPACED}|(?<!:)\\n", re.DOTALL)
 
 
 def _said(raw: str) -> str:
-    """Returns what a text of XML says, without its tags."""
+    """Returns the plain text of raw XML: without tags, entities decoded."""
     return _read(_TAG.sub("", raw))
 
 
 class _Xliff(Part):
-    """A file whose translations stand behind their texts."""
+    """An XLIFF file, in whose units a target element with the translation follows the source element."""
 
     def units(self, second: bool) -> list[str | Passage | Checked]:
-        """Returns the file's parts; `second`: of version 2 of XLIFF."""
+        """Returns the file's parts; second: whether it is of version 2 of XLIFF."""
         parts: list[str | Passage | Checked] = []
         self.second, self.form = second, self.form._replace(again=_copy if second else str)
-        inherited = [(True, False)]  # whether units are translated, and keep their line breaks
+        inherited = [(True, False)]  # stack of open elements: whether units are translated, and keep their line breaks
         number, language = 0, self.reading.language
         while number < len(self.events):
             event, raw = self.events[number], self.events[number].raw
@@ -254,8 +254,8 @@ class _Xliff(Part):
         return parts
 
     def _unit(self, unit: int, lines: bool) -> tuple[Checked, int] | None:
-        """Returns a unit up to its end as what is to be translated, and the number of the event behind it; None for one
-        that has a translation, or nothing to translate. A translation with empty segments is left."""
+        """Returns a unit to translate, and the number of the event after it; None for a unit that has a translation, or
+        nothing to translate. A translation with empty segments is not changed, and counts as left."""
         children: dict[str, int] = {}
         number, last = unit + 1, self.events[unit].end
         while number < last:
@@ -288,7 +288,7 @@ class _Xliff(Part):
         return Checked([] if unit_text.left else around, str, before, unit_text.left), last + 1
 
     def _start(self, target: str) -> str:
-        """Returns the start tag of a target with its state, which in version 2 stands with the segment."""
+        """Returns the start tag of a target with its new state; in version 2, where the segment has it, without one."""
         start, fuzzy = _STATE.sub("", re.sub(r"\s*/?>$", "", target)), self.reading.fuzzy
         made = ' state="needs-review-translation" state-qualifier="mt-suggestion"' if fuzzy else ' state="translated"'
         return start + ">" if self.second else f"{start}{made}>"
@@ -297,7 +297,7 @@ class _Xliff(Part):
         return "".join(self.events[number].raw for number in numbers)
 
     def _message(self, numbers: range, lines: bool) -> Checked:
-        """Returns the text of some events as a message; `lines`: its line breaks stay."""
+        """Returns the text of some events as a message; lines: its line breaks are kept."""
         raw = self._raw(numbers)
         if is_icu(raw) and "<" not in raw:
             form = doubled(self.form)._replace(again=str)
@@ -316,7 +316,7 @@ class _Xliff(Part):
         return message([*inner], raw, self.form._replace(read=_said))
 
     def paragraph(self, first: int, end: int) -> Iterator[Token]:
-        """Yields the tokens of a text: codes that open and close something are its elements."""
+        """Yields the tokens of a text; codes that open and close a range (bpt and ept, sc and ec) are its elements."""
         segments: set[int] = set()
         while first < end:
             event = self.events[first]
@@ -340,7 +340,7 @@ class _Xliff(Part):
 
 
 def with_lines(token: Token) -> Iterator[Token]:
-    """Yields a text's lines, and the breaks between them."""
+    """Yields the lines of a text token and the line breaks between them as tokens; any other token as it is."""
     for piece in re.split(r"(\r?\n[ \t]*)", token.raw) if token.kind == "text" else ():
         yield token._replace(kind="line" if piece[:1] in ("\r", "\n") else "text", raw=piece)
     if token.kind != "text":
@@ -348,7 +348,7 @@ def with_lines(token: Token) -> Iterator[Token]:
 
 
 def _with_tags(token: Token) -> Iterator[Token]:
-    """Yields a text with the tags of HTML that are written in it as text."""
+    """Splits a text token at escaped HTML tags, which become tokens of tags; yields any other token as it is."""
     if token.kind != "text":
         yield token
         return
@@ -361,5 +361,5 @@ def _with_tags(token: Token) -> Iterator[Token]:
 
 
 def _copy(tag: str) -> str:
-    """Returns a start tag of XLIFF 2 for the second time: with an id of its own, and saying of which it is a copy."""
+    """Returns a start tag of XLIFF 2 for an element's second part: with a new id, and copyOf with the first one."""
     return re.sub(r'(?<=\s)id="([^"]*)"', r'id="\1-2" copyOf="\1"', tag)

@@ -1,4 +1,4 @@
-"""Scores: BLEU, chrF and TER under two protocols, comparisons and their tests, results files, an `evaluate` module."""
+"""Scores by BLEU, chrF and TER under two protocols, comparisons with significance tests, results files, figures."""
 
 from hf_mlnmt.evaluation.comparison import compare, comparison_tables, read_comparison
 from hf_mlnmt.evaluation.metric import METRIC_PATH, load_metric

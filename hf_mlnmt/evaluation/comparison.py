@@ -1,17 +1,17 @@
-"""A comparison: systems of one or more seeds on one or more test sets, and the tests of each against the first.
+"""Compares systems of one or more seeds on one or more test sets, and tests each against the first, the baseline.
 
-`compare` makes one of lists of translations. The command `hf-mlnmt compare` makes one of files, runs of training and
-results files, and keeps it in a folder (reports/comparison.py) from which `read_comparison` reads it:
+`compare` compares lists of translations. The command `hf-mlnmt compare` compares files, training runs and results
+files, and writes a folder (reports/comparison.py) that `read_comparison` reads:
 
-| file | what it holds |
+| file | content |
 | --- | --- |
-| `<system>.seed<n>.json` | a run's own results file, whole |
-| `<system>.seed<n>.counts.gz` | what its scores are sums of, for each sentence (significance.py) |
+| `<system>.seed<n>.json` | the run's results file |
+| `<system>.seed<n>.counts.gz` | the run's sentence counts, of whose sums scores are functions (significance.py) |
 | `comparison.json` | the baseline, and the tests of every other system against it, over the seeds that both have; \
 and of further pairs of systems, where these were asked for |
-| `README.md` | the page of tables, made from the files above and from nothing else |
+| `README.md` | the page of tables, made from the files above alone |
 
-The runs' own folders need not be kept. A run that is given again replaces what is there of it.
+The folders of the runs are not needed any more. A run that is given again replaces its earlier files.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from hf_mlnmt.evaluation.significance import (
 )
 
 SCHEMA = "hf_mlnmt.comparison/3"
-LONG_NAME = 16  # columns that a table of 80 has for names
+LONG_NAME = 16  # characters that names have in a table 80 characters wide
 TESTED, METHODS = "tested", "methods"
 _TESTS: Form = {...: {"seeds": [int], TESTED: {...: {...: {...: {"difference": float, ...: (None, float)}}}}}}
 FORM: Form = {
@@ -70,21 +70,20 @@ FORM: Form = {
     "note?": (None, str),
 }
 Load = Callable[[str, int], bytes | None]
-"""The packed counts of a system's run of a seed; None where there are none."""
+"""Function of system and seed that returns the run's packed sentence counts; None if there are none."""
 
 
 @dataclass
 class Comparison:
-    """Systems side by side; the first is the baseline.
+    """The scores and tests of several systems.
 
     runs: {system: {seed: content of its results file}}, the baseline first.
     tests: {system: {"seeds", "made_of", "tested"}} of every other system against the baseline, where "tested" is
-        {test set: {protocol: {metric: numbers}}} of compare_seeds().
+        {test set: {protocol: {metric: numbers}}} with the numbers of compare_seeds().
     settings: bootstrap, trials and seed of the tests.
-    pairs: {"system > system": ...} as `tests`, of two systems neither of which is the baseline; None where nobody has
-        asked for such tests.
-    methods: whether the systems differ in how they were trained, and not in the model.
-    note: a remark on how the tests were made; dropped when they are made anew.
+    pairs: {"system > system": as in `tests`} for pairs without the baseline; None where no pairs were asked for.
+    methods: whether the systems differ in their training, not in the model.
+    note: a remark on how the tests were computed; dropped when they are computed again.
     """
 
     baseline: str
@@ -102,34 +101,34 @@ class Comparison:
 
     @property
     def places(self) -> list[tuple[str, str]]:
-        """Returns (test set, protocol) of all scores."""
+        """Returns all pairs (test set, protocol) with scores of the baseline."""
         return [(test, protocol) for test, protocols in self.first["scores"].items() for protocol in protocols]
 
     @property
     def several(self) -> bool:
-        """Returns whether a system has several runs."""
+        """Returns whether any system has several runs."""
         return any(len(runs) > 1 for runs in self.runs.values())
 
     def title(self, test_set: str, protocol: str) -> str:
-        """Returns the title of these scores."""
+        """Returns the title of a table of these scores: protocol and tokenizer."""
         return title_of(
             protocol, [entry.get("signature") for entry in self.first["scores"][test_set][protocol].values()]
         )
 
     def metrics(self, test_set: str, protocol: str) -> list[str]:
-        """Returns the metrics that were scored there."""
+        """Returns the names of the metrics of a test set and protocol."""
         return list(self.first["scores"][test_set][protocol])
 
     def scores(self, system: str, test_set: str, protocol: str, metric: str) -> list[float]:
-        """Returns a score for each seed."""
+        """Returns the score of each seed of a system."""
         return [run["scores"][test_set][protocol][metric]["score"] for run in self.runs[system].values()]
 
     def interval(
         self, system: str, test_set: str, protocol: str, metric: str
     ) -> tuple[float, float | None, float | None]:
-        """Returns the score with its 95 % interval; of several runs the mean, one standard deviation to each side.
+        """Returns (score, low, high): of one run with its 95 % interval, of several runs mean ± standard deviation.
 
-        Of one run beside systems of several the score alone: the two kinds of intervals do not stand in one table.
+        For a single run where other systems have several low and high are None, since a table has one kind of interval.
         """
         scores = self.scores(system, test_set, protocol, metric)
         if len(scores) > 1:
@@ -142,38 +141,38 @@ class Comparison:
         return scores[0], low, high
 
     def counted(self, system: str, test_set: str, protocol: str) -> Mapping[str, Any]:
-        """Returns the counts of the first run (sentences, references, empty ones, length_ratio); {} if unknown."""
+        """Returns "outputs" of the first run's results (sentences, references, empty lines, length ratio), or {}."""
         run = next(iter(self.runs[system].values()))
         return cast(Mapping[str, Any], run.get("outputs", {}).get(test_set, {}).get(protocol, {}))
 
     def tested(self, system: str, test_set: str, protocol: str, metric: str) -> dict[str, Any] | None:
-        """Returns the numbers of one test (`compare_seeds`); None for the baseline, and where nothing was tested."""
+        """Returns the result of the test of a system (`compare_seeds`); None for the baseline, and if not tested."""
         numbers: Any = self.tests.get(system, {})
         for key in (TESTED, test_set, protocol, metric):
             numbers = numbers.get(key, {})
         return numbers or None
 
     def p_values(self, test_set: str, protocol: str, metric: str) -> dict[str, float | None]:
-        """Returns {system: p of its mark, uncorrected} without the baseline; None of few sentences."""
+        """Returns {system: uncorrected p-value for its mark} without the baseline; None for too few sentences."""
         few = self.too_few(test_set, protocol)
         tests = {system: self.tested(system, test_set, protocol, metric) for system in self.tests}
         return {name: p_of_mark(numbers) if numbers and not few else None for name, numbers in tests.items()}
 
     def corrected(self, test_set: str, protocol: str, metric: str) -> dict[str, float | None]:
-        """Returns `p_values` corrected for the number of systems (Holm)."""
+        """Returns `p_values`, corrected for the number of systems by Holm's method."""
         return holm(self.p_values(test_set, protocol, metric))
 
     def mark(self, system: str, test_set: str, protocol: str, metric: str) -> str:
-        """Returns †, ‡ or nothing."""
+        """Returns the mark of a system's significance: "†", "‡" or ""."""
         return marks(self.p_values(test_set, protocol, metric)).get(system, "")
 
     def too_few(self, test_set: str, protocol: str) -> bool:
-        """Returns whether the test set has too few sentences for p-values."""
+        """Returns whether the test set has fewer than FEWEST_SENTENCES sentences, too few for p-values."""
         counted = self.counted(self.baseline, test_set, protocol).get("sentences")
         return counted is not None and counted < FEWEST_SENTENCES
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the content of comparison.json; the runs' results stand in files of their own."""
+        """Returns the content of comparison.json, without the runs, which have files of their own."""
         return {
             "schema": SCHEMA,
             "baseline": self.baseline,
@@ -199,10 +198,10 @@ def compare(
 ) -> Comparison:
     """Scores every system on one test set, and tests each against the first.
 
-    systems: {name: raw outputs}, the baseline first; or {name: [raw outputs of a run, ...]}, as many runs of every
-    system, those of one seed at one place. protocols: both when `language` is given, else 'cased' alone.
-    test_set: its name in the comparison. The other arguments are those of score() and compare_seeds().
-    Raises: UserError as score() does, and with fewer than two systems.
+    systems: {name: raw outputs}, the baseline first; or {name: [raw outputs of each run]}, equally many runs of all
+    systems, in the same order of seeds. protocols: default: both if `language` is given, else 'cased' alone.
+    test_set: its name in the comparison. Other arguments: those of score() and compare_seeds().
+    Raises: UserError as score() does, and for fewer than two systems.
     """
     runs: dict[str, list[Lines]] = {
         name: [lines] if not len(lines) or isinstance(lines[0], str) else list(lines)  # type: ignore[list-item]
@@ -250,10 +249,10 @@ def add_tests(
     pairs: Sequence[tuple[str, str]] | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Tests every system against the baseline; fills `comparison.tests` and `.pairs`.
+    """Tests every system against the baseline, and pairs of systems; sets `comparison.tests` and `comparison.pairs`.
 
-    kept: what was tested before; a test whose runs and settings are the same is taken from there.
-    pairs: systems to test against other systems than the baseline, beside the pairs that `kept` has.
+    kept: an earlier comparison; tests of the same runs with the same settings are copied from it.
+    pairs: (system, other system than the baseline) to test, beside the pairs of `kept`.
     """
     same = kept is not None and kept.settings == comparison.settings
     known = kept if kept and same else Comparison(comparison.baseline)
@@ -278,7 +277,7 @@ def _pair(
     load: Load,
     tell: Callable[[str], None],
 ) -> dict[str, Any] | None:
-    """Tests a system against another over the seeds that both have; None without such; `before` if it holds."""
+    """Tests a system against another over common seeds (None without any); returns `before` if its counts are equal."""
     seeds = sorted(comparison.runs[system].keys() & comparison.runs[against].keys())
     if not seeds:
         return None
@@ -301,7 +300,8 @@ def _pair(
 def _numbers(
     comparison: Comparison, test: Callable[..., dict[str, Any]], baseline: Sequence[Any], system: Sequence[Any]
 ) -> dict[str, Any]:
-    """Returns {test set: {protocol: {metric: result of `test`}}}; a run is {test set: {protocol: {metric: ...}}}."""
+    """Calls test(metric, values of the baseline's runs, of the system's) for all scores; returns the results as {test
+    set: {protocol: {metric: result}}}. baseline, system: runs, {test set: {protocol: {metric: value}}}."""
     numbers: dict[str, Any] = {}
     for place, protocol in comparison.places:
         for metric in comparison.metrics(place, protocol):
@@ -316,16 +316,16 @@ def _numbers(
 
 
 def _test_of_scores(metric: str, baseline: Sequence[Any], system: Sequence[Any]) -> dict[str, Any]:
-    """Compares scores alone, where no counts of sentences are kept: the difference of the means, and Welch's test."""
+    """Tests scores alone, for runs without sentence counts: returns the difference of means, and Welch's p-value."""
     base, own = ([run["score"] for run in runs] for runs in (baseline, system))
     difference = round(statistics.fmean(own) - statistics.fmean(base), 4)
     return {**dict.fromkeys(P_VALUES[:2]), "difference": difference, "welch": welch_test(base, own)}
 
 
 def read_comparison(folder: str | Path, only: str | None = None) -> Comparison:
-    """Reads a comparison's folder. only: a system; other systems' runs than its and the baseline's are left out.
+    """Reads a comparison from its folder. only: read the runs of this system and of the baseline alone.
 
-    Raises: UserError for another folder, and for files that do not belong together.
+    Raises: UserError for a folder of something else, and for runs that lack a score of the baseline.
     """
     folder = Path(folder)
     content = read_json(folder / COMPARISON)
@@ -364,9 +364,9 @@ def check_scored(origin: Path, run: Mapping[str, Any], first: Mapping[str, Any])
 def in_order(
     runs: Mapping[str, Mapping[int, Any]], baseline: str, given: Sequence[str] = ()
 ) -> dict[str, dict[int, Any]]:
-    """Puts the baseline first, the others in the zoo's order, each beside those of its classes; seeds by number.
+    """Sorts runs: the baseline first, other systems in the zoo's order, same classes together; seeds ascending.
 
-    given: the order of systems that the zoo does not know, which stand last; by name where it lacks them.
+    given: order of the systems that the zoo does not know, which come last; others are sorted by name.
     """
     places = {name: place for place, name in enumerate(given)}
 
@@ -378,10 +378,10 @@ def in_order(
 
 
 def _place(system: str, seeds: Mapping[int, Any]) -> tuple[int, int, int]:
-    """Returns a system's place in the zoo's order: of its classes, then its own; last what the zoo does not know.
+    """Returns the sort key of a system: number of its classes in the zoo, its own number, and parameters.
 
-    A variant, such as transformer-wide, is named after the system that it is made of, and stands behind all of its
-    classes, by its number of parameters.
+    A variant, such as transformer-wide, has the classes of the system that its name begins with, and comes after all
+    systems of these, by number of parameters. Systems that the zoo does not know come last.
     """
     from hf_mlnmt.zoo.systems import SYSTEMS, architectures, find_system
 
@@ -397,9 +397,9 @@ def _place(system: str, seeds: Mapping[int, Any]) -> tuple[int, int, int]:
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
-    """Makes a table for each test set and protocol: a row per system, its scores, differences with marks, p-values.
+    """Makes a table for each test set and protocol: a row per system with scores, differences, marks and p-values.
 
-    Of several runs means and standard deviations; of many systems also the corrected p-value.
+    Several runs are shown as mean and standard deviation; for several systems the corrected p-value is shown too.
     """
     tables: list[Table] = []
     several_tests = len(comparison.first["scores"]) > 1
@@ -427,13 +427,13 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
 
 
 def score_text(comparison: Comparison, system: str, test_set: str, protocol: str, metric: str) -> str:
-    """Writes score and half of its interval; of several runs mean and standard deviation."""
+    """Returns "score ± half of its interval"; of several runs "mean ± standard deviation"."""
     value, low, high = comparison.interval(system, test_set, protocol, metric)
     return f"{value:.2f}" + (f" ± {(high - low) / 2:.2f}" if low is not None and high is not None else "")
 
 
 def _test(comparison: Comparison, system: str, test_set: str, protocol: str, metric: str) -> list[str]:
-    """Returns what stands below a system's score, a line each: difference and p-values; nothing for the baseline."""
+    """Returns the lines below a system's score in a table: difference with mark, p-values; [] for the baseline."""
     tested = comparison.tested(system, test_set, protocol, metric)
     if tested is None:
         return []
@@ -454,7 +454,7 @@ def _p(value: float | None) -> str:
 
 
 def scores_are(comparison: Comparison) -> str:
-    """Returns what a score of this comparison is: one run's with its interval, or a mean over runs."""
+    """Returns the words that explain a table's scores: scores with intervals, or means over runs with deviations."""
     if not comparison.several:
         return "score ± half of its 95 % interval"
     runs = max(map(len, comparison.runs.values()))
@@ -479,7 +479,7 @@ def _caption(comparison: Comparison, test_set: str, protocol: str) -> str:
 
 
 def _legend(comparison: Comparison) -> str:
-    """Returns the explanation of the tests."""
+    """Returns the explanation of p-values and marks below the last table; "" if all test sets are too small."""
     if all(comparison.too_few(*place) for place in comparison.places):
         return ""
     bootstrap, trials = (comparison.settings.get(name, "?") for name in ("bootstrap", "trials"))

@@ -1,6 +1,6 @@
-"""Training curves: losses, dev scores, learning rate and speed of one run or several, from their metrics.jsonl.
+"""Draws training curves of runs from their metrics.jsonl: losses, dev scores, learning rate and speed.
 
-Colours are those of all figures, which colour-blind people tell apart; runs differ in their markers too.
+Colours are those of figures.py, which colour-blind people can distinguish; runs differ in their markers too.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ DIFFER = (
     "training: mean since the point before, with dropout, and label smoothing where it is used\n"
     "development: without dropout and smoothing"
 )
-INSIDE = 3  # runs whose names fit into the first panel
+INSIDE = 3  # largest number of runs for which the legend is inside of the first panel
 
 Series = tuple[list[float], list[float]]  # steps or epochs, values
 Metrics = Sequence[Mapping[str, Any]]
 """The lines of a run's metrics.jsonl."""
 Look = tuple[str, Metrics, dict[str, Any]]
-"""A run's name, its metrics, and matplotlib's options of its thick line."""
+"""A run's name, its metrics, and matplotlib's options for its thick line."""
 
 
 def read_metrics(run: str | Path) -> list[dict[str, Any]]:
-    """Reads the lines of a run's metrics.jsonl, in their order; one that is being written is left out.
+    """Reads the lines of a run's metrics.jsonl, except a last line that is not written to its end.
 
-    Raises: UserError when there is none, it is empty, or a line of it is broken.
+    Raises: UserError when the file is missing or empty, or a line is broken.
     """
     path = Path(run) / FILE
     try:
@@ -60,7 +60,7 @@ def read_metrics(run: str | Path) -> list[dict[str, Any]]:
 
 
 def curves_of(paths: Mapping[str, str | Path]) -> dict[str, list[dict[str, Any]]]:
-    """Returns {system: lines of metrics.jsonl} of the paths that are runs, or models in the folder of a run."""
+    """Returns {name: lines of metrics.jsonl} for those paths that are folders of runs, or of models inside of these."""
     curves = {}
     for name, path in paths.items():
         folders = [folder for folder in (Path(path), Path(path).resolve().parent) if Path(path).is_dir()]
@@ -70,13 +70,13 @@ def curves_of(paths: Mapping[str, str | Path]) -> dict[str, list[dict[str, Any]]
 
 
 def series(metrics: Metrics, key: str, over: str = "step") -> Series:
-    """Returns the steps or epochs in which a value was written, and the values."""
+    """Returns the steps (or epochs, by `over`) at which the value `key` was logged, and the values."""
     points = [(line[over], line[key]) for line in metrics if line.get(key) is not None and line.get(over) is not None]
     return [where for where, _ in points], [value for _, value in points]
 
 
 def draw(run: str | Path, path: Path) -> Path:
-    """Draws a run's losses, below them dev scores, learning rate and speed, over optimizer steps; returns the path.
+    """Draws a run's curves over optimizer steps (`figure`), writes the figure to `path`, and returns `path`.
 
     Raises: UserError without matplotlib, or if the run has no metrics.
     """
@@ -86,9 +86,9 @@ def draw(run: str | Path, path: Path) -> Path:
 
 
 def curves_study(runs: Mapping[str, Metrics], over: str = "step") -> Study:
-    """Returns every number that the runs logged, as rows; the figure; and how far each run is, for the terminal.
+    """Returns a study with all numbers that the runs logged as rows, the figure, and a summary of each run.
 
-    over: "step" or "epoch", what the curves are drawn over.
+    over: "step" or "epoch", the figure's x axis.
     """
     if over not in AXES:
         raise UserError(f"curves over {over!r}: expected {' or '.join(AXES)}.")
@@ -101,7 +101,7 @@ def curves_study(runs: Mapping[str, Metrics], over: str = "step") -> Study:
 
 
 def _summary(name: str, lines: Metrics) -> dict[str, Any]:
-    """Returns last step, last losses, and the best of each dev score with its step."""
+    """Returns a run's last step, its last losses, and the best of each dev score with its step."""
     row: dict[str, Any] = {"run": name, "step": max(line["step"] for line in lines)}
     for key in ("loss", "eval_loss"):
         _, values = series(lines, key)
@@ -115,7 +115,7 @@ def _summary(name: str, lines: Metrics) -> dict[str, Any]:
 
 
 def figure(runs: Mapping[str, Metrics], over: str = "step") -> Any:
-    """Draws the curves of runs {name: lines of metrics.jsonl} as a matplotlib figure."""
+    """Draws the curves of runs {name: lines of metrics.jsonl}, panels one below the other; returns the figure."""
     scores = scores_of_sets(runs.values())
     last = [key for key in ("learning_rate", SPEED) if any(series(lines, key)[0] for lines in runs.values())]
     panels = ["loss", *scores, *last]
@@ -126,7 +126,7 @@ def figure(runs: Mapping[str, Metrics], over: str = "step") -> Any:
     drawn = new_figure(7.5, 1.0 + 1.7 * sum(heights) + (0.1 * len(runs) if many else 0))
     axes = drawn.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     looks: list[Look] = []
-    for number, (name, lines) in enumerate(runs.items()):  # of many runs no two have colour and marker alike
+    for number, (name, lines) in enumerate(runs.items()):  # no two runs have both colour and marker in common
         marker = MARKERS[(number if len(runs) <= len(COLOURS) else number // len(COLOURS)) % len(MARKERS)]
         look = {"color": COLOURS[number % len(COLOURS)], "marker": marker, "markersize": 4, "linewidth": 1.8}
         looks.append((name, lines, look))
@@ -140,7 +140,7 @@ def figure(runs: Mapping[str, Metrics], over: str = "step") -> Any:
                 axis.plot(*series(lines, key, over), color=look["color"], linewidth=1.2)
             axis.set_ylabel(LABELS[key])
             if key == SPEED:
-                axis.set_ylim(bottom=0)  # half the speed should look like half
+                axis.set_ylim(bottom=0)  # so that half the speed is half as high
         axis.grid(alpha=0.3, linewidth=0.6)
         axis.spines[["top", "right"]].set_visible(False)
     axes[-1].set_xlabel(AXES[over])
@@ -155,7 +155,7 @@ def figure(runs: Mapping[str, Metrics], over: str = "step") -> Any:
 
 
 def _draw_losses(axis: Any, runs: Sequence[Look], over: str) -> None:
-    """Draws every run's training loss as a thin line and its loss on the development sets as a thick one."""
+    """Draws each run's training loss as a thin line, and its loss on the development sets as a thick line."""
     many = len(runs) > INSIDE
     for name, lines, look in runs:
         training, lines = _training(lines)
@@ -172,10 +172,10 @@ def _draw_losses(axis: Any, runs: Sequence[Look], over: str) -> None:
 
 
 def _training(lines: Metrics) -> tuple[str, Metrics]:
-    """Returns the legend of a run's training loss, and its lines with the loss per token as "loss".
+    """Returns the legend of a run's training loss, and its lines with the loss to draw as "loss".
 
-    Of several tasks, or with auxiliary decoders, the one that is logged is a sum: drawn is the mean of the tasks', or
-    translation's alone.
+    With several tasks or auxiliary decoders the logged "loss" is a sum; instead the translation's loss alone is drawn,
+    or, without one, the mean of the tasks' losses.
     """
     parts = {key for line in lines for key in line if key.startswith("loss_")}
     whole = sorted(key for key in parts if not any(key.startswith(f"{other}_") for other in parts))
@@ -188,9 +188,9 @@ def _training(lines: Metrics) -> tuple[str, Metrics]:
 
 
 def _draw_scores(axis: Any, metric: str, sets: Mapping[str, str], runs: Sequence[Look], over: str) -> None:
-    """Draws a score of every run: the mean of all development sets where it is logged, else the first set.
+    """Draws a score of each run as a thick line: the mean of all development sets if it is logged, else the first set.
 
-    Of a single run each further set is a thin line with the set's name at its end.
+    For a single run all other sets are drawn as thin lines with the sets' names at their ends.
 
     sets: {development set: key of metrics.jsonl}.
     """
@@ -204,7 +204,7 @@ def _draw_scores(axis: Any, metric: str, sets: Mapping[str, str], runs: Sequence
         axis.plot(*series(lines, main, over), **look)
     lowest, (bottom, top) = float("-inf"), axis.get_ylim()
     for of, (x, y) in sorted(ends.items(), key=lambda end: end[1][1]):
-        lowest = max(y, lowest + 0.028 * (top - bottom))  # names that do not cover one another
+        lowest = max(y, lowest + 0.028 * (top - bottom))  # so that names do not overlap
         axis.annotate(f"  {of}", (x, lowest), fontsize=6, va="center")
     if len(sets) > 1:
         what = "the mean of all sets" if "mean" in sets else "the first set"
@@ -213,13 +213,13 @@ def _draw_scores(axis: Any, metric: str, sets: Mapping[str, str], runs: Sequence
 
 
 def dev_scores(metrics: Iterable[Metrics]) -> list[str]:
-    """Returns the keys of scores on the development set, without its loss and perplexity."""
+    """Returns the keys of metrics.jsonl that are scores on development sets: no losses, perplexities or times."""
     keys = dict.fromkeys(key for lines in metrics for line in lines for key in line if key.startswith("eval_"))
     return [key for key in keys if not key.endswith(("loss", "perplexity", "_per_second", "runtime"))]
 
 
 def scores_of_sets(metrics: Iterable[Metrics]) -> dict[str, dict[str, str]]:
-    """Returns metric -> {development set: key of metrics.jsonl}; the first set is "", the mean of several "mean"."""
+    """Returns {metric: {development set: key of metrics.jsonl}}; the first set is "", the mean of several "mean"."""
     metrics = list(metrics)
     keys = {key for lines in metrics for line in lines for key in line}
     sets = {key[len("eval_") : -len("_loss")] for key in keys if key.startswith("eval_") and key.endswith("_loss")}
@@ -232,7 +232,7 @@ def scores_of_sets(metrics: Iterable[Metrics]) -> dict[str, dict[str, str]]:
 
 
 def in_words(dev: Metrics) -> str:
-    """Describes the curves of a run for readers who cannot see them: first and last loss and scores on dev."""
+    """Describes a run's curves in words (for alt texts): first and last loss and scores on the development set."""
     scores = scores_of_sets([dev])
     keys = {"loss": "eval_mean_loss" if "mean" in scores.get("bleu", {}) else "eval_loss"}
     keys |= {name: of.get("mean", of.get("", "")) for name, of in scores.items() if f"eval_{name}" in LABELS}
@@ -247,5 +247,5 @@ def in_words(dev: Metrics) -> str:
 
 
 def label(key: str) -> str:
-    """Returns the name of a key of metrics.jsonl in figures."""
+    """Returns the label of a key of metrics.jsonl in figures."""
     return LABELS.get(key, f"dev {key.removeprefix('eval_')}")

@@ -1,11 +1,10 @@
-"""Studies and their figures: one question asked of several systems, as rows, a summary for the terminal and pictures.
+"""Studies (the answer to a question about several systems: rows, a summary, figures), and drawing of their figures.
 
-A study is written as JSON with its settings, the same rows as csv, and its figures as png and svg at a paper's column
-width: heat maps, curves, bars, and points with intervals.
+A study is written as JSON with its settings, as csv of the same rows, and as png and svg of its figures at a paper's
+column width: heat maps, curves, bars, and points with intervals.
 
-Colours: Okabe and Ito 2008, which people with any colour blindness tell apart; every series has a marker and a line
-style of its own besides. Heat maps: viridis, whose lightness rises evenly, with the numbers in the cells where there is
-room.
+Colours are those of Okabe and Ito 2008, which colour-blind people can distinguish; series also differ in marker and
+line style. Heat maps have viridis, whose lightness rises evenly, and numbers in the cells where there is room.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ STYLE: dict[str, Any] = {
     "lines.markersize": 4,
     "grid.color": "#dddddd",
     "grid.linewidth": 0.5,
-    "svg.hashsalt": "hf_mlnmt",  # the same figure is the same file
+    "svg.hashsalt": "hf_mlnmt",  # fixed ids, so that drawing a figure again writes the same file
     "svg.fonttype": "none",
 }
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A heat map: `values` (rows, columns), None where there is nothing; names of rows and columns."""
+    """A heat map: `values` (rows, columns), None for an empty cell, and names of rows and columns."""
 
     title: str
     values: Sequence[Sequence[float | None]]
@@ -63,9 +62,9 @@ def heat_maps(
     numbers: bool = True,
     low: float | None = None,
 ) -> Any:
-    """Draws panels side by side with one scale of colours; `numbers`: values in the cells. Returns the figure.
+    """Draws heat maps in rows as wide as the page, with one colour scale; returns the figure.
 
-    low: where the scale begins; the smallest value unless given.
+    numbers: write the values into the cells. low: lower end of the scale; None: the smallest value.
     """
     values = [value for panel in panels for row in panel.values for value in row if value is not None]
     least, most = (min(values) if low is None else low), max(values)
@@ -91,7 +90,7 @@ def heat_maps(
             axis.set_visible(False)
         figure.supxlabel(column_label, fontsize=8)
         figure.supylabel(row_label, fontsize=8)
-        figure.suptitle(label)  # beside the scale of a low figure it would be cut off
+        figure.suptitle(label)  # not at the colour bar, where it would be cut off
         figure.colorbar(image, ax=axes.tolist(), pad=0.02, aspect=25)
     return figure
 
@@ -106,7 +105,7 @@ def _write_numbers(axis: Any, panel: Panel, least: float, most: float) -> None:
 
 
 def curves(panels: Mapping[str, Mapping[str, Mapping[int, float]]], x_label: str, y_label: str) -> Any:
-    """Draws {panel's title: {series: {x: y}}}: lines over whole numbers, panels side by side with one y axis."""
+    """Draws {panel's title: {series: {x: y}}} as lines over whole numbers, panels side by side with the same y axis."""
     series = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     with style():
         legend = 0.17 * ceil(len(series) / 2)
@@ -121,7 +120,7 @@ def curves(panels: Mapping[str, Mapping[str, Mapping[int, float]]], x_label: str
             axis.grid(axis="y")
         axes[0].set_ylabel(y_label)
         low, high = axes[0].get_ylim()
-        axes[0].set_ylim(min(0.0, low), high + 0.03 * (high - min(0.0, low)))  # whole markers, also at the top
+        axes[0].set_ylim(min(0.0, low), high + 0.03 * (high - min(0.0, low)))  # room for whole markers at the top
         handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels())}
         columns = min(2 if len(panels) == 1 else 4, len(series))
         figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns)
@@ -129,9 +128,9 @@ def curves(panels: Mapping[str, Mapping[str, Mapping[int, float]]], x_label: str
 
 
 def bars(panels: Mapping[str, Sequence[tuple[str, float, str]]], y_label: str, changes: bool = False) -> Any:
-    """Draws {panel's title: (name, value, sign)}: a lying bar for each name, the value and its sign at its end.
+    """Draws {panel's title: [(name, value, sign)]} as horizontal bars, with value and sign as text at a bar's end.
 
-    changes: a value above zero has its plus.
+    changes: write a plus before positive values.
     """
     number = "+.2f" if changes else ".2f"
     count = sum(len(entries) for entries in panels.values())
@@ -162,9 +161,10 @@ def points(
     y_label: str,
     levels: tuple[str, Sequence[float]] | None = None,
 ) -> Any:
-    """Draws {panel's title: {series: (value, low, high) of each name}}: points with 95 % intervals, side by side.
+    """Draws {panel's title: {series: [(value, low, high) of each name]}} as points with intervals from low to high;
+    panels one below the other, the series of a name side by side.
 
-    levels: a label, and a value for each of `names` to compare with, drawn as a grey dash.
+    levels: a label, and for each of `names` a value to compare with, drawn as a grey dash.
     """
     series = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     step = min(0.8 / len(series), 0.22)
@@ -197,7 +197,7 @@ def points(
 
 
 def caption(figure: Any, note: str) -> None:
-    """Writes a note above a figure, wrapped to its width, and makes the figure higher by the note's lines."""
+    """Writes a note above a figure, wrapped to its width, and increases the figure's height by the note's lines."""
     width, height = figure.get_size_inches()
     lines = wrap(note, int(20 * width))
     figure.set_size_inches(width, height + 0.12 * len(lines))
@@ -216,7 +216,7 @@ def save(figure: Any, folder: str | Path, stem: str) -> list[Path]:
 
 @contextmanager
 def _laid_out(figure: Any) -> Iterator[None]:
-    """Context manager: the figure keeps its layout, which each file would compute anew, and draw twice for it."""
+    """Context manager that computes a figure's layout once, so that saving several files does not compute it again."""
     engine = figure.get_layout_engine()
     engine.execute(figure)
     figure.set_layout_engine(None)
@@ -225,18 +225,18 @@ def _laid_out(figure: Any) -> Iterator[None]:
 
 
 def svg_text(figure: Any) -> str:
-    """Returns a figure as an <svg> element of an HTML page, black drawn in the colour of the page's text."""
+    """Returns a figure as an <svg> element for an HTML page, with black replaced by the page's text colour."""
     text = io.StringIO()
     with style(), _laid_out(figure):
         about = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(text, format="svg", transparent=True, metadata=about)
     _, tag, rest = text.getvalue().partition("<svg ")
-    plain = re.sub(r'\bxmlns(:\w+)?="[^"]*"|(?<=<g) id="[^"]*"', "", rest)  # several figures stand in one page
+    plain = re.sub(r'\bxmlns(:\w+)?="[^"]*"|(?<=<g) id="[^"]*"', "", rest)  # ids would occur twice in a page
     return f'{tag}role="img" {plain}'.replace("#000000", "currentColor").strip()
 
 
 def look(number: int) -> dict[str, Any]:
-    """Returns colour, marker and line of a series."""
+    """Returns matplotlib's options for colour, marker and line style of series `number`."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "marker": MARKERS[number % len(MARKERS)],
@@ -245,7 +245,7 @@ def look(number: int) -> dict[str, Any]:
 
 
 def style() -> Any:
-    """Returns a context in which figures look alike. Raises: UserError without matplotlib."""
+    """Returns a context manager that sets matplotlib's options to STYLE. Raises: UserError without matplotlib."""
     return _matplotlib().rc_context(STYLE)
 
 
@@ -256,10 +256,10 @@ def new_figure(width: float, height: float) -> Any:
 
 def _matplotlib() -> Any:
     try:
-        import matplotlib.figure  # no pyplot: no display is needed, no state is left
+        import matplotlib.figure  # not pyplot, which needs a display and keeps figures
     except ImportError as error:
         raise UserError("figures need matplotlib: pip install 'hf-mlnmt[analysis]'") from error
-    except ValueError as error:  # a setting of the user's that it refuses
+    except ValueError as error:  # the user's MPLBACKEND or matplotlibrc is bad
         raise UserError(f"matplotlib: {error}. Unset MPLBACKEND, or mend matplotlibrc.") from error
     return matplotlib
 
@@ -270,14 +270,14 @@ SCHEMA = "hf_mlnmt.analysis/1"
 def write_rows(
     folder: str | Path, stem: str, what: str, rows: Sequence[dict[str, Any]], settings: dict[str, Any], **more: Any
 ) -> list[Path]:
-    """Writes `stem`.json (rows, settings, versions) and `stem`.csv (rows), numbers not rounded; returns the paths."""
+    """Writes `stem`.json (rows, settings, versions) and `stem`.csv (rows) without rounding; returns the paths."""
     content = {"schema": SCHEMA, "what": what, "settings": settings, "versions": versions(), **more, "rows": list(rows)}
     json_path = write_json(Path(folder) / f"{stem}.json", content)
     return [json_path, write_text(Path(folder) / f"{stem}.csv", to_csv(rows))]
 
 
 def to_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """Returns rows as csv, a column for every key that a row has, in the order of first use; None is empty."""
+    """Returns rows as csv with a column for each key of any row, in the order of first use; None as an empty cell."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
@@ -287,7 +287,7 @@ def to_csv(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def rows_table(title: str, rows: Sequence[dict[str, Any]]) -> Table:
-    """Makes a table of rows, numbers with up to four digits behind the point."""
+    """Makes a table of rows for the terminal, with numbers of four significant digits."""
     names = list(dict.fromkeys(key for row in rows for key in row))
     numbers = {name for name in names if all(isinstance(row.get(name, 0), (int, float)) for row in rows)}
     columns = [Number(name) if name in numbers else name for name in names]
@@ -300,10 +300,10 @@ def _cell(value: Any) -> str:
 
 @dataclass
 class Study:
-    """The answer to one question about several systems.
+    """The answer to a question about several systems.
 
-    rows: every number. summary: a few numbers, for the terminal. figures, texts: by the names of their files.
-    note: what the sample, intervals and marks are; written above each figure.
+    stem: name of the files. rows: all numbers. summary: a few numbers for the terminal. figures: {stem of a file:
+    figure}. texts: {file name: text}. note: explains sample, intervals and marks; written above each figure.
     """
 
     stem: str
@@ -314,7 +314,7 @@ class Study:
     note: str = ""
 
     def of(self, test: str) -> Study:
-        """Returns the study with a test set's name in the names of its files."""
+        """Returns the study with a test set's name added to the names of its files."""
         figures = {f"{stem}.{file_name(test)}": figure for stem, figure in self.figures.items()}
         return replace(self, stem=f"{self.stem}.{file_name(test)}", figures=figures)
 

@@ -1,4 +1,4 @@
-"""Metrics of the `evaluate` library by name, as callables for evaluation during training; ours needs no network."""
+"""Loads metrics of the `evaluate` library by name, as functions for evaluation during training."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.keys import variable
 
 METRIC_PATH = Path(__file__).resolve().parent / "hf_metric"
-"""Our scores as an `evaluate` module: `evaluate.load(str(METRIC_PATH))`."""
+"""Folder of our scores as an `evaluate` module: `evaluate.load(str(METRIC_PATH))`."""
 OWN_NAME = "hf_mlnmt"
 
 
 def load_metric(name: str, **options: Any) -> Callable[..., dict[str, float]]:
-    """Loads a metric as `metric(predictions, references, sources=None) -> {name: number}`.
+    """Loads a metric; returns a function `metric(predictions, references, sources=None) -> {name: number}`.
 
     name: 'hf_mlnmt' (ours, offline), any metric of `evaluate` ('sacrebleu', 'meteor', 'comet', ...), a Hub module
-    'owner/name', or a folder or script of one. options: passed to every computation (`protocol="classic"`).
-    The call takes lists of raw text; references may be one string a sentence or a list of them. The result holds the
-    module's numbers as '<name>_<key>', its main one ('score', '<name>') as '<name>'; ours are 'bleu', 'chrf', 'ter'.
-    Raises UserError when the module cannot be had, saying whether the network or a package is missing.
+    'owner/name', or a module's folder or script. options: passed to each computation (`protocol="classic"`).
+    The function's arguments are lists of raw texts; references: a string or a list of strings for each sentence. Its
+    result has the module's numbers as '<name>_<key>', the main one ('score', '<name>') as '<name>'; ours are 'bleu',
+    'chrf', 'ter'.
+    Raises: UserError when the module cannot be loaded, naming the missing network or package.
     """
     module = _load(str(METRIC_PATH) if name == OWN_NAME else name)
     label = "" if name == OWN_NAME else Path(name).stem
@@ -68,7 +69,8 @@ def _formats(module: Any) -> list[Any]:
 
 
 def _shape(module: Any, references: Sequence[Any]) -> list[Any]:
-    """Shapes lists of references as the module takes them; single ones are unpacked, several refused."""
+    """Returns references in the module's form: lists of references, or a string each; UserError where it takes only one
+    reference, and a sentence has several."""
     import datasets
 
     single = all(isinstance(group, str) for group in references)
@@ -82,7 +84,7 @@ def _shape(module: Any, references: Sequence[Any]) -> list[Any]:
 
 
 def _numbers(name: str, result: dict[str, Any], sentences: int) -> dict[str, float]:
-    """Returns the numbers of a result; where it has none, the means of its per-sentence lists (BERTScore)."""
+    """Returns the numbers of a result, `name` in their keys; without any the means of lists by sentence (BERTScore)."""
     numbers = {key: float(value) for key, value in result.items() if isinstance(value, Real)}
     if not numbers:
         lists = {key: value for key, value in result.items() if isinstance(value, (list, tuple)) and value}

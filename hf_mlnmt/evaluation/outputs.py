@@ -1,10 +1,10 @@
-"""Reads systems that are scored: translations in files or by a model, runs of training, results files.
+"""Reads the systems of a comparison: files of translations, models that translate, training runs, results files.
 
-| what is given | where its translations, references and counts of sentences come from |
+| given | translations, references and sentence counts come from |
 | --- | --- |
-| the folder that `hf-mlnmt train` leaves | its translations/; the corpora that its recipe names |
-| files of translations, or a model that translates | those files; the references that are given |
-| a results file | counts of sentences beside it (`<stem>.counts.gz`), where there are any |
+| the folder of a training run (`hf-mlnmt train`) | its translations/; the corpora that its recipe names |
+| files of translations, or a model that translates | these files or the model; the given references |
+| a results file | the sentence counts in the file beside it (`<stem>.counts.gz`), if there is one |
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from hf_mlnmt.evaluation.significance import unpack_counts
 from hf_mlnmt.generation.translating.options import DecodingOptions
 
 COMPARISON, COUNTS = "comparison.json", ".counts.gz"
-MODEL = "average"  # the model that a run's results.json is of
-TOLERANCE = 0.01  # points by which a score may differ from the recorded one; more means other texts
+MODEL = "average"  # folder of the model whose scores are in a run's results.json
+TOLERANCE = 0.01  # points by which a recomputed score may differ from the recorded one, unless texts differ
 Kind = Literal["comparison", "run", "results", "outputs"]
 
 
 @dataclass(frozen=True)
 class SystemOutput:
-    """The outputs of one system; of a model also its decoding and its number of parameters."""
+    """The translations of a test set by a system; if it is a model, also decoding options and number of parameters."""
 
     name: str
     lines: list[str]
@@ -55,19 +55,19 @@ class SystemOutput:
 
 
 def read_texts(path: str | Path) -> list[str]:
-    """Reads the lines of a UTF-8 text file, plain or gz, without trailing white space, as sacreBLEU; empty lines stay.
+    """Reads the lines of a UTF-8 file, plain or packed, also empty ones, without trailing white space, as sacreBLEU.
 
-    Raises UserError: no such file, no lines, a broken archive, invalid UTF-8 (with the line's number).
+    Raises: UserError for a missing or empty file, a broken archive, invalid UTF-8 (with the line's number).
     """
-    # Control characters are let through: a model with byte tokens may write any, and is scored as it is.
+    # Control characters are kept: a model with byte tokens may write any, and its output is scored unchanged.
     remedy = "Convert the file to UTF-8, for example with iconv."
     return [line.rstrip() for line in read_lines(path, max_characters=10**9, keep_controls=True, remedy=remedy)]
 
 
 def read_references(paths: Sequence[str | Path]) -> list[list[str]]:
-    """Reads a list of lines per file, all of the same length.
+    """Reads files of references; returns a list of lines for each file.
 
-    Raises: UserError naming files and counts when they differ, and for a file of blank lines alone.
+    Raises: UserError, naming the files, if their numbers of lines differ; for a file with only blank lines.
     """
     references = [read_texts(path) for path in paths]
     for path, lines in zip(paths, references):
@@ -86,10 +86,10 @@ def load_system(
     device: str | None = None,
     keep: Path | None = None,
 ) -> SystemOutput:
-    """Loads the outputs of a hypothesis file, or of a model that translates the file `source`, as many as references.
+    """Reads a file of translations, or translates the file `source` by a model; `path` is the file or the model.
 
-    Numbers of lines, and the languages that names and the model's results say, are compared before it starts. `keep`:
-    as of `translate`.
+    Before that it checks that all files have equally many lines, and that languages in file names and in the model's
+    results agree. keep: as of `translate`.
     """
     is_text = Path(path).is_file()
     file = path if is_text else source
@@ -121,7 +121,7 @@ def translate(
 ) -> SystemOutput:
     """Translates the lines of a file with a model.
 
-    keep: where the translations are written as they come; stopped, the same call goes on from there.
+    keep: file to write translations to during the search; a stopped call can be resumed by the same call.
     """
     from hf_mlnmt.generation import TranslationPipeline
 
@@ -137,7 +137,7 @@ def translate(
 
 
 def _kept(pipeline: Any, model: str, decoding: DecodingOptions, file: str, count: int, keep: Path) -> list[str]:
-    """Translates a file's lines into another, as `hf-mlnmt translate -o` does; returns the translations."""
+    """Translates the lines of a file into the file `keep`, as `hf-mlnmt translate -o`; returns all translations."""
     from hf_mlnmt.common.made_from import identity_of_model
     from hf_mlnmt.generation.translating.lines import Style, TextFiles, opened
     from hf_mlnmt.generation.translating.pipeline import progress_bar
@@ -158,7 +158,7 @@ def _kept(pipeline: Any, model: str, decoding: DecodingOptions, file: str, count
 
 @dataclass(frozen=True)
 class Texts:
-    """A test set: raw references, one list of lines for each, and the raw sources where they are known."""
+    """A test set: a list of raw lines for each reference, and the raw sources, if known."""
 
     references: Sequence[Lines]
     sources: Lines | None = None
@@ -172,7 +172,7 @@ class TextFiles:
     source: str | None = None
 
     def read(self) -> Texts:
-        """Reads their lines. Raises: UserError where their numbers differ, naming the files."""
+        """Reads the lines of all files. Raises: UserError, naming the files, if their numbers of lines differ."""
         references = read_references(self.references)
         sources = read_texts(self.source) if self.source else None
         if sources is not None:
@@ -182,11 +182,11 @@ class TextFiles:
 
 @dataclass(frozen=True)
 class SystemRun:
-    """A run of a system.
+    """A run (seed) of a system, as far as it is known.
 
-    origin: folder or file, for messages. results: content of a results file. outputs: {test set: lines}. config: the
-    model's, or {}. texts: {test set: Texts} of files of translations. counts: the file with counts of sentences that
-    lies beside a results file. counted: {test set: {protocol: Counts}} of what was scored just now.
+    origin: folder or file, for messages. results: content of a results file. outputs: {test set: translations}. config:
+    the model's, or {}. texts: {test set: Texts} if files of translations were given. counts: the file with sentence
+    counts beside a results file. counted: {test set: {protocol: Counts}} if the run was scored by `score_run`.
     """
 
     origin: Path
@@ -207,22 +207,22 @@ class SystemRun:
 
     @property
     def trained(self) -> bool:
-        """Returns whether it says how it was trained."""
+        """Returns whether the results are of a training run: they have its recipe."""
         return "recipe" in self.results
 
     def renamed(self, name: str) -> SystemRun:
-        """Returns the run under another name; itself for none."""
+        """Returns the run with another system name; unchanged if `name` is empty."""
         return replace(self, results={**self.results, "system": name}) if name else self
 
 
 def kind_of(path: str | Path) -> Kind:
-    """Tells what lies there: a comparison, a run, a results file; else translations, of a file or by a model."""
+    """Returns the kind of a path: a comparison, a training run, a results file, else "outputs" (a file or a model)."""
     path = Path(path)
     if (path.is_file() and path.name == COMPARISON) or (path / COMPARISON).is_file():
         return "comparison"
     if path.is_file():
         return "results" if path.suffix == ".json" else "outputs"
-    if (path / CONFIG).is_file():  # a model; a fused one is kept with its translations as a run is
+    if (path / CONFIG).is_file():  # a model; a fused model with translations beside it counts as a run
         is_run = (path / RESULTS).is_file() and (path / "translations").is_dir()
     else:
         is_run = any((path / name).is_file() for name in (RESULTS, "recipe.yaml"))
@@ -230,9 +230,10 @@ def kind_of(path: str | Path) -> Kind:
 
 
 def text_files(references: Sequence[tuple[str, str]], sources: Sequence[tuple[str, str]]) -> dict[str, TextFiles]:
-    """Returns {test set: its files} of (name, path); without a name there is one, called as the first reference.
+    """Returns {test set: its files} of (name, path) pairs; if names are empty there is one test set, named after the
+    first reference's file.
 
-    Raises: UserError for names and files that do not belong together.
+    Raises: UserError for references with and without names, and a source without references of its test set.
     """
     named = {name for name, _ in references}
     if "" in named and len(named) > 1:
@@ -261,22 +262,22 @@ def read_systems(
     decoding: DecodingOptions,
     device: str | None = None,
 ) -> list[SystemRun | Path] | Path:
-    """Reads the runs of a command's arguments; of a single comparison that is to be shown, its folder.
+    """Reads the runs of the systems given to `hf-mlnmt compare`; returns them, or for a single comparison its folder.
 
     Args:
-        systems: (the name that is given or "", what to call it otherwise, path).
-        files: the test sets of translations and models.
-        output: folder of a comparison, new or to be added to.
+        systems: (given name or "", name to use without one, path).
+        files: {test set: files} for the scores of translations and models.
+        output: folder of a comparison to make or to add to; None: none.
         scoring: as of `score_run`. decoding, device: as of `load_system`.
 
-    Returns: runs, and the folders of those that are not finished.
+    Returns: runs; a training run that is not finished as its folder.
     Raises: UserError for arguments that make no comparison.
     """
     given: list[tuple[str, str, str, Kind]] = []
     places: set[Path] = set()
     for name, label, path in systems:
         kind, place = kind_of(path), Path(path).resolve()
-        if kind != "run" or place not in places:  # `runs/*` holds the baseline's folder too
+        if kind != "run" or place not in places:  # a run that was given before, as by `runs/*`, is skipped
             given.append((name, label, path, kind))
         places.add(place)
     kinds = [kind for *_, kind in given]
@@ -347,7 +348,7 @@ def _translations(
 
 
 def read_run(folder: str | Path) -> SystemRun | None:
-    """Reads a run of training; None while it has no results.json. Raises: UserError for no run, or no translations."""
+    """Reads a training run's folder; None if it has no results.json yet. Raises: UserError for another folder."""
     folder = Path(folder)
     path = folder / RESULTS
     if not folder.is_dir():
@@ -366,7 +367,7 @@ def read_run(folder: str | Path) -> SystemRun | None:
 
 
 def read_recorded(path: str | Path) -> SystemRun:
-    """Reads a run from its results file, and from the counts of sentences beside it where there are any."""
+    """Reads a run from its results file; `counts` is the file of sentence counts beside it, if there is one."""
     path = Path(path)
     counts = path.with_name(path.name.removesuffix(".json") + COUNTS)
     return SystemRun(path, results_content(path), counts=counts if counts.is_file() else None)
@@ -385,7 +386,7 @@ def _comparison_folder(path: str | Path) -> Path:
 
 
 def is_recorded(path: Path) -> bool:
-    """Returns whether a JSON file of a comparison's folder is a run's: `<system>.seed<n>.json`."""
+    """Returns whether a file in a comparison's folder is a run's results file: `<system>.seed<n>.json`."""
     return re.search(r"\.seed\d+$", path.stem) is not None
 
 
@@ -397,9 +398,9 @@ def score_run(
     language: str | None = None,
     **scoring: Any,
 ) -> SystemRun:
-    """Scores {test set: translations} of a system against their references as one run, whose seed is `number`.
+    """Scores a system's {test set: translations} against the references; returns a run with `number` as its seed.
 
-    language and scoring: as score_protocols() takes them. Raises: UserError naming the system.
+    language, scoring: arguments of score_protocols(). Raises: UserError naming the system.
     """
     results, counted = Results(system=name, seed=number), {}
     for test, output in outputs.items():
@@ -419,12 +420,12 @@ def score_run(
 
 
 def digest_of(references: Sequence[Sequence[str | None]]) -> str:
-    """Returns a digest of references."""
+    """Returns a SHA-256 digest of the lines of references, as hexadecimal digits."""
     return Digest("sha256").value([list(lines) for lines in references]).hex()
 
 
 def texts_of(run: SystemRun, root: str | Path) -> Mapping[str, Texts]:
-    """Returns {test set: Texts} that a run was scored with, or of the corpora under `root` that its recipe names."""
+    """Returns {test set: Texts} of a run: those it was scored with, else of its recipe's corpora, under `root`."""
     if run.texts is not None:
         return run.texts
     languages = run.results["languages"]
@@ -435,9 +436,10 @@ def texts_of(run: SystemRun, root: str | Path) -> Mapping[str, Texts]:
 
 
 def counts_of(run: SystemRun, texts: Mapping[str, Texts]) -> dict[str, dict[ProtocolName, Counts]] | None:
-    """Counts {test set: {protocol: Counts}} of a run for all that its results have scores of; None without any.
+    """Returns the sentence counts {test set: {protocol: Counts}} of a run for all scores in its results, from its
+    translations or from the file beside it; None if it has neither.
 
-    Raises: UserError when the sums of its translations are not the scores that it recorded: these are other references.
+    Raises: UserError when a score from these counts is not the recorded one: the references are others.
     """
     if run.counted:
         return dict(run.counted)

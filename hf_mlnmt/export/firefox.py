@@ -1,7 +1,7 @@
-"""Students as Firefox's engines (Bergamot, fxtranslate) run them: int8, a SentencePiece vocabulary, a shortlist.
+"""Exports students for Firefox's engines (Bergamot, fxtranslate): int8 weights, SentencePiece vocabulary, shortlist.
 
-A calibration translates sentences and records the largest input of every product (training/quantisation_aware.py).
-What an import has kept of its int8 (convert/marian.py) is written again as it was, as long as the weights are the same.
+Calibration translates sentences and records the largest input of every product (training/quantisation_aware.py). For a
+model that was imported from this format (convert/marian.py) the int8 numbers of unchanged weights are written again.
 """
 
 import copy
@@ -57,7 +57,7 @@ _ELEMENTS = 1 << 24  # products held at once
 
 
 def exportable(model: Any, tokenizers: Tokenizers) -> Any:
-    """Returns the model. Raises: UserError that says what Firefox's engines lack."""
+    """Returns the model. Raises: UserError, naming what Firefox's engines lack, for a model that these cannot run."""
     config, name = model.config, type(model).__name__
     if getattr(config, "decoder_autoregression", "self-attention") != "ssru":
         raise UserError(
@@ -95,8 +95,8 @@ def exportable(model: Any, tokenizers: Tokenizers) -> Any:
 
 
 class Asked(NamedTuple):
-    """The files that an export is told: sentences to calibrate by, a shortlist, text to make one from, and the folder
-    of the model whose attention is to say what is a translation of what; unless told its own."""
+    """The files given to an export: sentences for calibration, a shortlist, text to make a shortlist from, and the
+    folder of the model whose attention aligns that text's translations (None: the exported model's own)."""
 
     calibration: Path | None = None
     shortlist: Path | None = None
@@ -105,10 +105,10 @@ class Asked(NamedTuple):
 
 
 def write(parts: Parts, source: Path, folder: Path, asked: Asked) -> dict[str, Any]:
-    """Saves all files of the engine into `folder`, and compares what was written with generate().
+    """Writes all files of the engine into `folder`, and compares the written model with generate().
 
-    source: the folder that the model was loaded from. Returns: the differences, for the record.
-    Raises: UserError as `exportable` and `vocabulary_of`, and for files that are not what was asked for.
+    source: the folder that the model was loaded from. Returns: the differences, for export.json.
+    Raises: UserError as `exportable` and `vocabulary_of`, for bad files in `asked`, and without a calibration.
     """
     model, tokenizers = exportable(parts.model, parts.tokenizers), parts.tokenizers
     kept = read_json(source / KEPT, _FORM)
@@ -159,12 +159,12 @@ def _texts(file: Path) -> list[str]:
 
 
 def _tensors(model: Any, sides: Sequence[Vocabulary]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields our parameters under Marian's names, in its shapes and with the rows of the vocabularies."""
+    """Yields (Marian's name, array) of our parameters in Marian's shapes; embeddings have rows by `sides`."""
     config, state = model.config, {name: tensor.float().cpu() for name, tensor in model.state_dict().items()}
     for ours, theirs, transposed in moves(config):
         if ours in state:
             chunks = state[ours].chunk(len(theirs))
-        else:  # a bias of attention without biases
+        else:  # a bias that this model's attention does not have, and Marian's always has
             chunks = [torch.zeros(config.d_model)] * len(theirs)
         for name, part in zip(theirs, chunks, strict=True):
             matrix = part[None] if part.dim() == 1 else part.t() if transposed else part
@@ -179,14 +179,14 @@ def _tensors(model: Any, sides: Sequence[Vocabulary]) -> Iterator[tuple[str, np.
 
 
 def _rows(tensor: Tensor, side: Vocabulary, value: float) -> Tensor:
-    """Returns the rows of a vocabulary's pieces, of `value` where it has none."""
+    """Returns a row for each piece of a vocabulary: the tensor's row of its id; without an id, of values `value`."""
     rows = tensor[[index or 0 for index in side.ids]]
     rows[[index is None for index in side.ids]] = value
     return rows
 
 
 def _unchanged(tensors: Mapping[str, np.ndarray], multipliers: Mapping[str, float]) -> dict[str, float]:
-    """Returns the multipliers of the weights that are as an import made them of int8: whole numbers of steps."""
+    """Returns the multipliers of weights that did not change since the import: rounding gives the same values again."""
 
     def again(name: str) -> np.ndarray:
         return values_of(rounded(name, tensors[name], multipliers[name]))[0]
@@ -196,14 +196,14 @@ def _unchanged(tensors: Mapping[str, np.ndarray], multipliers: Mapping[str, floa
 
 
 def _alpha(name: str, value: float) -> Item:
-    """Returns an alpha as an item of the file; that of an embedding is in int8, and `value` its multiplier."""
+    """Returns an item of the file with an alpha; for an embedding a number in int8 with `value` as its multiplier."""
     if "Wemb" in name:
         return Item(name, "intgemm8", (1, 1), struct.pack("<bf", STEPS, value))
     return plain(name, np.array([[value]], np.float32))
 
 
 def _named(alphas: Mapping[str, float], tied: bool) -> dict[str, float]:
-    """Returns the items' names and what each holds (`_alpha`); `alphas`: by the weights' names, the output's ""."""
+    """Returns {item's name: value for `_alpha`}; alphas: {weight's name, "" for the output projection: alpha}."""
     output = alphas[""]
     named = {f"{name}{ALPHA}": alpha for name, alpha in alphas.items() if name}
     named |= {f"{'' if tied else 'decoder_'}Wemb{ALPHA}": float(np.float32(STEPS) / np.float32(output))}
@@ -211,7 +211,7 @@ def _named(alphas: Mapping[str, float], tied: bool) -> dict[str, float]:
 
 
 def _settings(config: Any, sides: Sequence[Vocabulary], tied_all: bool) -> str:
-    """Returns the settings that tell the engines, and Marian, the architecture; a zero ends them."""
+    """Returns the YAML text, ended by a zero character, from which the engines and Marian read the architecture."""
     settings = {
         "type": "transformer",
         "dim-vocabs": [len(side.ids) for side in sides],
@@ -238,7 +238,7 @@ def _settings(config: Any, sides: Sequence[Vocabulary], tied_all: bool) -> str:
 
 
 def calibrated(parts: Parts, texts: Sequence[str]) -> dict[str, float]:
-    """Returns alpha of the inputs of each of Marian's matrices, by name; "" is the output projection's."""
+    """Calibrates on texts; returns {name of Marian's matrix, "" for the output projection: alpha of its inputs}."""
     alphas = calibrate(parts, texts)
     matrices = [*products(parts.model.config), (OUTPUT, ("",))]
     return {each: alphas[name] for name, theirs in matrices for each in theirs}
@@ -276,8 +276,8 @@ def _numbers(side: Vocabulary) -> dict[str, int]:
 def lexical_shortlist(
     parts: Parts, texts: Sequence[str], sides: Sequence[Vocabulary], aligner: Aligner | None = None
 ) -> Shortlist:
-    """Makes a shortlist of the model's greedy translations of texts: what each subword was attended to for, by its own
-    attention, or by that of an aligner."""
+    """Makes a lexical shortlist from the model's greedy translations of texts: sums for each source subword the
+    attention of the target subwords to it, by the model's attention or the aligner's links."""
     attention = SourceAttention(parts.model)
     rows = [{index: row for row, index in enumerate(side.ids) if index is not None} for side in sides]
     sources = encoded(parts, texts)
@@ -302,15 +302,15 @@ def lexical_shortlist(
 
 
 class EngineLinear(nn.Module):
-    """x W^T + b as the engines compute it in int8, in the place of nn.Linear.
+    """Replaces an nn.Linear: computes x W^T + b in int8 as Firefox's engines do.
 
-    Inputs are rounded to -127..127, and shifted by 127 for instructions that multiply a number without a sign by one
-    with. `saturated`: two neighbouring products are added up in 16 bits, which is too few, as fxtranslate does on x86
-    where the inputs are a multiple of 32; else the sums are exact.
+    Inputs are rounded to -127..127, and shifted by 127 for instructions that multiply unsigned by signed numbers.
+    `saturated`: pairs of neighbouring products are added in 16 bits, which may saturate, as in fxtranslate on x86 where
+    the number of inputs is a multiple of 32; else sums are exact.
     """
 
     def __init__(self, linear: nn.Linear, parts: Sequence[tuple[Tensor, float, float]], saturated: bool):
-        """parts: of the outputs one below the other, steps (outputs, inputs) int8, multiplier and alpha."""
+        """parts: for each block of outputs int8 weights (outputs, inputs), their multiplier, alpha of the inputs."""
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.saturated = saturated and linear.in_features % 32 == 0
@@ -323,7 +323,7 @@ class EngineLinear(nn.Module):
             self.parts.append((alpha, numbers, shifted, scale, shift - scale * shifted.float()))
 
     def forward(self, states: Tensor) -> Tensor:
-        """Multiplies states (..., inputs), float32 -> (..., outputs)."""
+        """Multiplies states (..., inputs), float32, by the int8 weights and adds b: (..., outputs)."""
         rows, products = states.reshape(-1, self.in_features), []
         for alpha, numbers, shifted, scale, bias in self.parts:
             inputs = (rows * alpha).round().clamp(-STEPS, STEPS)
@@ -336,7 +336,7 @@ class EngineLinear(nn.Module):
 
 
 def _saturated(rows: Tensor, steps: Tensor) -> Tensor:
-    """Returns the products of (rows, inputs) and (outputs, inputs), each two neighbours added up in 16 bits."""
+    """Multiplies (rows, inputs) by the transposed (outputs, inputs); sums of two products saturate at 16 bits."""
     found = [
         torch.addcmul(part[:, None, ::2] * steps[:, ::2], part[:, None, 1::2], steps[:, 1::2])
         .clamp_(-(2**15), 2**15 - 1)
@@ -347,7 +347,7 @@ def _saturated(rows: Tensor, steps: Tensor) -> Tensor:
 
 
 def as_engine(model: Any, kept: Mapping[str, Any], saturated: bool = False) -> Any:
-    """Copies an imported model, its products as the engines compute them (`EngineLinear`); kept: marian.json's."""
+    """Copies an imported model with `EngineLinear` instead of its linear layers; kept: the content of marian.json."""
     multipliers, state = kept["multipliers"], model.state_dict()
     output = "Wemb" if "Wemb" in multipliers else "decoder_Wemb"
     alphas = {name.removesuffix(ALPHA): alpha for name, alpha in kept["alphas"].items()}
@@ -365,16 +365,16 @@ def as_engine(model: Any, kept: Mapping[str, Any], saturated: bool = False) -> A
 
 
 def check(file: Path, model: Any, tokenizers: Tokenizers, sides: Sequence[Vocabulary]) -> dict[str, Any]:
-    """Imports the file again and compares it, computed in int8, with `model`; returns the differences.
+    """Imports the written file, computes in int8 as the engines, and compares with `model`; returns the differences.
 
-    Raises: UserError if it cannot be imported.
+    Raises: UserError if the file cannot be imported.
     """
     with tempfile.TemporaryDirectory() as scratch:
         theirs = import_model(file, Path(scratch) / "again").model
         kept = json.loads((Path(scratch) / "again" / KEPT).read_text())
     to_engine = [{index: row for row, index in enumerate(side.ids) if index is not None} for side in sides]
     start, sentences = theirs.config.decoder_start_token_id, Sentences.of(model, tokenizers)
-    # What the engine has no row for (<mask>) is in no text: the last piece stands for it.
+    # Tokens without a row in the engine (<mask>) are in no text: the last piece replaces them.
     last = [max(rows, key=rows.__getitem__) for rows in to_engine]
     sources = [[x if x in to_engine[0] else last[0] for x in ids] for ids in sentences.sources]
     targets = [[ids[0], *[x if x in to_engine[1] else last[1] for x in ids[1:]]] for ids in sentences.targets]

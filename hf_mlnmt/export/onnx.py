@@ -1,12 +1,12 @@
-"""Any system as two ONNX graphs: encoder.onnx, once for each batch, and decoder.onnx, once for each step of the search.
+"""Exports any system as two ONNX graphs: encoder.onnx, run once a batch, and decoder.onnx, run once a step of a search.
 
-encoder.onnx: input_ids, attention_mask (batch, source) -> source_*: the keys and values of the decoder's attention over
-the source, and what else the decoder reads. decoder.onnx: decoder_input_ids (batch, 1), attention_mask, source_*,
-past_* -> logits (batch, 1, vocabulary), present_*: what the next step takes as past_*. Before the first step past_* are
-zeros of the shape that the graph names, its axis `past` of length 0. Where beams move, past_* move with them.
+encoder.onnx: input_ids, attention_mask (batch, source) -> source_*: keys and values of the decoder's attention over the
+source, and other encoder outputs that the decoder reads. decoder.onnx: decoder_input_ids (batch, 1), attention_mask,
+source_*, past_* -> logits (batch, 1, vocabulary), present_*, which are the past_* of the next step. Before the first
+step past_* are zeros of the shapes in the graph, with axis `past` of length 0. A beam search reorders past_*.
 
-Both are traced from `Encode` and `Decode`, which know nothing of the architectures: whatever tensors the layers of a
-cache hold is state. optimum's exporters are for Transformers 4; Transformers' own are not in every release.
+Both are traced from `Encode` and `Decode`, which are the same for all architectures: the state is all tensors in the
+layers of a cache. optimum's exporters are for Transformers 4; Transformers' own are not in every release.
 """
 
 import copy
@@ -27,7 +27,7 @@ from hf_mlnmt.export.onnx_graphs import OnnxGraphs
 
 
 class Sizes(NamedTuple):
-    """The dimensions that the graphs leave open, by name."""
+    """Values for the dynamic axes of the graphs, by name."""
 
     batch: int
     source: int
@@ -35,9 +35,9 @@ class Sizes(NamedTuple):
 
 
 class Sample:
-    """Some real steps of the model: what its encoder returns, what its cache holds, and inputs to trace with.
+    """Inputs for tracing a model: random ids, and the encoder outputs and cache of a run of the model on these.
 
-    `source` are the tensors that stay the same while a sentence is translated, `past` those that every step replaces.
+    `source`: tensors that stay the same during the translation of a sentence; `past`: tensors that each step replaces.
     """
 
     def __init__(self, model: Any, sizes: Sizes):
@@ -57,7 +57,8 @@ class Sample:
         self.source = [encoded[name] for name in self.encoder_names] + states_of(self.cache.cross_attention_cache)
 
     def cache_with(self, past: list[Tensor], source: list[Tensor] | None = None) -> EncoderDecoderCache:
-        """Makes a cache like the sample's of these states; without `source` the source has not been read yet."""
+        """Makes a cache like the sample's with these states; without `source` the keys and values of the source are not
+        computed yet."""
         own, cross = DynamicCache(), DynamicCache()
         own.layers = _layers(self.cache.self_attention_cache, past)
         cross.layers = _layers(self.cache.cross_attention_cache, source)
@@ -69,13 +70,13 @@ class Sample:
 
 
 def step(model: Any, mask: Tensor, target_ids: Tensor, encoded: Any, cache: EncoderDecoderCache) -> Any:
-    """Runs the model without its output projection on target tokens, whose states are added to the cache."""
+    """Runs the model, without its output projection, on target tokens, and adds their states to the cache."""
     inputs = {"attention_mask": mask, "decoder_input_ids": target_ids, "encoder_outputs": encoded}
     return model.model(**inputs, cache=cache, use_cache=True)
 
 
 def states_of(cache: Any) -> list[Tensor]:
-    """Returns the tensors that the layers of a cache hold."""
+    """Returns all tensors in the layers of a cache, by layer and name."""
     return [getattr(layer, name) for layer in cache.layers for name in _names(layer)]
 
 
@@ -84,7 +85,7 @@ def _names(layer: Any) -> list[str]:
 
 
 def _layers(cache: Any, states: list[Tensor] | None) -> list[Any]:
-    """Returns copies of a cache's layers, of other states if there are any."""
+    """Returns copies of a cache's layers, with `states` as their tensors unless None."""
     copies = [copy.copy(layer) for layer in cache.layers]
     places = [(layer, name) for layer in copies for name in _names(layer)]
     for (layer, name), state in zip(places, states or [], strict=states is not None):
@@ -93,11 +94,11 @@ def _layers(cache: Any, states: list[Tensor] | None) -> list[Any]:
 
 
 class Encode(nn.Module):
-    """The encoder and a first step of the decoder, which projects the keys and values of the source: once a sentence.
+    """Runs the encoder and a first step of the decoder, which computes keys and values of the source; run once a batch.
 
     Args:
-        past_axes: the names of the open axes of each tensor of the past.
-        wanted: which of `sample.source` to return.
+        past_axes: {axis: name} of the dynamic axes of each tensor of `sample.past`.
+        wanted: indices of the tensors of `sample.source` to return.
     """
 
     def __init__(self, model: Any, sample: Sample, past_axes: list[dict[int, str]], wanted: list[int]):
@@ -120,7 +121,7 @@ class Encode(nn.Module):
 
 
 class Decode(nn.Module):
-    """The next target token of each sentence, with the states that came before."""
+    """Computes the logits after one more target token of each sentence, and the new states."""
 
     def __init__(self, model: Any, sample: Sample):
         super().__init__()
@@ -138,14 +139,14 @@ class Decode(nn.Module):
 
 
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
-_TRACED, _OTHER = Sizes(3, 11, 5), Sizes(2, 7, 4)  # two samples: an axis is open where their shapes differ
+_TRACED, _OTHER = Sizes(3, 11, 5), Sizes(2, 7, 4)  # of two samples: axes in which their shapes differ are dynamic
 
 
 @torch.no_grad()
 def write(model: Any, folder: Path) -> None:
-    """Saves both graphs and the config into `folder`.
+    """Writes both graphs and the config into `folder`.
 
-    Raises: UserError for a fused model, and with the reason if PyTorch cannot trace a graph.
+    Raises: UserError for a fused model, and, with the reason, if PyTorch cannot trace a graph.
     """
     config = model.config
     if hasattr(config, "translation_models"):
@@ -154,7 +155,7 @@ def write(model: Any, folder: Path) -> None:
             "members one by one, or use `hf-mlnmt translate`, which runs it."
         )
     model = copy.deepcopy(model).eval().float()
-    if model._can_set_attn_implementation():  # written out: no operator that only some runtimes have, and always a mask
+    if model._can_set_attn_implementation():  # "eager" uses operators that all runtimes have, and always a mask
         model.set_attn_implementation("eager")
     sample, other = Sample(model, _TRACED), Sample(model, _OTHER)
     source = [f"source_{index}" for index in range(len(sample.source))]
@@ -191,8 +192,8 @@ def _axes(states: list[Tensor], others: list[Tensor]) -> list[dict[int, str]]:
 def _trace(
     module: Any, inputs: tuple[Any, ...], axes: Any, names: list[str], outputs: list[str], path: Path
 ) -> set[str]:
-    """Saves the module as a graph; returns the names of the inputs that it reads, the others are left out."""
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of packages that no model here needs
+    """Writes the module as a graph without inputs that it does not read; returns the names of those it reads."""
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # hides warnings of packages that no model here needs
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -202,11 +203,11 @@ def _trace(
         assert program is not None
         graph = program.model.graph
         for node in graph.all_nodes():
-            node.metadata_props.clear()  # stack traces, with paths of this machine
+            node.metadata_props.clear()  # would hold stack traces with local paths
         for value in [value for value in graph.inputs if not value.uses()]:
             graph.inputs.remove(value)
         program.save(path, external_data=False)
-    except Exception as error:  # the tracer has many kinds; the innermost says why
+    except Exception as error:  # the tracer raises many kinds; the innermost cause has the reason
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
@@ -216,8 +217,8 @@ def _trace(
 
 
 def check(folder: Path, model: Any, tokenizers: Tokenizers) -> dict[str, Any]:
-    """Runs the graphs and compares with `model`: log probabilities of given targets, and greedy search.
+    """Runs the graphs and compares log probabilities of given targets and greedy search with those of `model`.
 
-    Returns: the differences, for the record. Raises: UserError if they differ.
+    Returns: the differences, for export.json. Raises: UserError for differences above rounding.
     """
     return compare_graphs(OnnxGraphs(folder), model, tokenizers)

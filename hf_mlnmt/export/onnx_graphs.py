@@ -1,6 +1,6 @@
-"""The two graphs of an ONNX export (onnx.py) at work, with NumPy and ONNX Runtime only: logits, greedy search.
+"""Runs the two graphs of an ONNX export (onnx.py) with NumPy and ONNX Runtime only: logits, greedy search.
 
-An example to start from in other languages; `hf-mlnmt export` checks every export with it.
+`hf-mlnmt export` checks exports with it; it is also an example for programs in other languages.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ Array = np.ndarray[Any, Any]
 
 
 class OnnxGraphs:
-    """encoder.onnx and decoder.onnx of a folder."""
+    """Runs encoder.onnx and decoder.onnx of a folder."""
 
     def __init__(self, folder: str | Path, threads: int = 1):
         import onnxruntime
@@ -26,7 +26,7 @@ class OnnxGraphs:
         )
 
     def start(self, input_ids: Array, attention_mask: Array) -> dict[str, Array]:
-        """Returns the decoder's inputs that stay (source_*, attention_mask), and past_* as they are at first."""
+        """Runs the encoder; returns the decoder's constant inputs (source_*, attention_mask), and the first past_*."""
         names = [output.name for output in self.encoder.get_outputs()]
         states = self.encoder.run(names, {"input_ids": input_ids, "attention_mask": attention_mask})
         state = {"attention_mask": attention_mask, **dict(zip(names, states, strict=True))}
@@ -37,7 +37,7 @@ class OnnxGraphs:
         return state
 
     def step(self, tokens: Array, state: dict[str, Array]) -> Array:
-        """Returns logits (batch, vocabulary) after the next target tokens (batch,); `state` moves on."""
+        """Returns logits (batch, vocabulary) after the next target tokens (batch,); replaces past_* in `state`."""
         inputs = {entry.name: state[entry.name] for entry in self.decoder.get_inputs() if entry.name in state}
         logits, *present = self.decoder.run(None, {"decoder_input_ids": tokens[:, None], **inputs})
         for output, value in zip(self.decoder.get_outputs()[1:], present, strict=True):
@@ -45,7 +45,7 @@ class OnnxGraphs:
         return logits[:, -1]
 
     def greedy(self, input_ids: Array, attention_mask: Array, start: int, ends: list[int], length: int) -> Array:
-        """Returns target ids (batch, time) without the start token, the likeliest each time, until all have ended."""
+        """Returns target ids (batch, time), without start token, of greedy search until all end or have `length`."""
         state = self.start(input_ids, attention_mask)
         columns: list[Array] = []
         tokens = np.full(len(input_ids), start, np.int64)

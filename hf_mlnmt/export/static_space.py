@@ -1,7 +1,7 @@
-"""A static Space of the Hub: one page that translates in the reader's browser, with no server behind it.
+"""Builds a static Space of the Hub: a page that translates in the reader's browser, without a server that computes.
 
-The model is its export for transformers.js in int8 (export/transformers_js.py). transformers.js itself and ONNX Runtime
-for browsers come from npm and lie in the folder too: the page asks no other machine for anything.
+The model is exported for transformers.js in int8 (export/transformers_js.py). transformers.js and ONNX Runtime for
+browsers are fetched from npm into the same folder, so that the page loads nothing from other machines.
 """
 
 import gzip
@@ -38,16 +38,16 @@ _MINUTES = 10
 
 @dataclass(frozen=True)
 class StaticPage:
-    """Everything that the page says."""
+    """The texts and values that the page's template shows."""
 
     title: str
     purpose: str
     source: str
     source_code: str | None
     targets: Mapping[str, str]
-    """Code -> name; one of no name where nothing says the language."""
+    """{code of a target language: its name}; {"": "Translation"} where the language is unknown."""
     tokens: Mapping[str, str]
-    """Code -> what goes before the source for this target."""
+    """{code of a target language: the token before the source that tells the model this target}."""
     facts: Mapping[str, str]
     card: str | None
     megabytes: str
@@ -55,7 +55,7 @@ class StaticPage:
 
 
 def check_static_space(folder: str | Path) -> None:
-    """Raises UserError for a folder that holds anything but an earlier static Space, and where npm is missing."""
+    """Raises UserError for a folder with other files than an earlier static Space's, and where npm is missing."""
     check_replaceable(Path(folder), "static Space", (CARD, PAGE, WORKER, OFFLINE, MODEL, RUNTIME))
     if shutil.which("npm") is None:
         raise UserError(
@@ -65,9 +65,9 @@ def check_static_space(folder: str | Path) -> None:
 
 
 def build_static_space(facts: Facts, model: str | Path, folder: str | Path, name: str) -> Path:
-    """Writes the folder of the static Space `name` (owner/name), in place of an earlier one.
+    """Writes the folder of the static Space `name` (owner/name); replaces an earlier one.
 
-    model: the published folder of `facts`.
+    model: the published model folder that `facts` describe.
 
     Raises: UserError for a model that transformers.js cannot run, and where npm is missing or fails.
     """
@@ -100,9 +100,9 @@ def build_static_space(facts: Facts, model: str | Path, folder: str | Path, name
 
 
 def fetch_runtime(folder: Path) -> str:
-    """Brings what a browser runs the model with from npm into `folder`; returns the names and versions.
+    """Fetches transformers.js and ONNX Runtime from npm into `folder`; returns their names and versions as text.
 
-    Raises: UserError with npm's own words if it fails.
+    Raises: UserError with npm's message if npm fails.
     """
     folder.mkdir()
     with tempfile.TemporaryDirectory() as scratch:
@@ -110,7 +110,7 @@ def fetch_runtime(folder: Path) -> str:
         engine_version = json.loads((library / "package.json").read_text())["dependencies"][_ENGINE]
         engine = _unpacked(_ENGINE, engine_version, Path(scratch))
         text = (library / "dist" / "transformers.web.min.js").read_text(encoding="utf-8")
-        for imported in (f"{_ENGINE}/webgpu", "onnxruntime-common"):  # one module is both; a worker has no import map
+        for imported in (f"{_ENGINE}/webgpu", "onnxruntime-common"):  # both are in one file; workers have no import map
             if text.count(f'from"{imported}"') != 1:
                 raise UserError(f"{LIBRARY[0]} {LIBRARY[1]}: imports {imported} in another way than the page expects.")
             text = text.replace(f'from"{imported}"', f'from"./{_ENGINE_FILE}"')
@@ -127,7 +127,7 @@ def fetch_runtime(folder: Path) -> str:
 
 
 def _unpacked(package: str, version: str, scratch: Path) -> Path:
-    """Returns the folder of a package of npm."""
+    """Fetches a package from npm into `scratch`; returns the folder with its files."""
     target = scratch / package.replace("/", "-")
     target.mkdir()
     command = ["npm", "pack", f"{package}@{version}", "-s"]
@@ -142,7 +142,7 @@ def _unpacked(package: str, version: str, scratch: Path) -> Path:
 
 
 def _filled(script: str, place: str, value: Any) -> str:
-    """Returns a script with a JSON value at the place that a comment names, up to the end of what stands there."""
+    """Returns a script with `value` as JSON after the comment /*PLACE*/, instead of what is there before the next ;."""
     before, found, after = script.partition(f"/*{place}*/")
     assert found, place
     rest = after[after.index(";") :]
@@ -150,7 +150,7 @@ def _filled(script: str, place: str, value: Any) -> str:
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    """Returns the bytes of every file that the page needs, by its name in the folder."""
+    """Returns {path in the folder: size in bytes} of all files but licences."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and "LICENSE" not in path.name)
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
 

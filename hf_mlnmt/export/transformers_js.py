@@ -1,10 +1,10 @@
-"""A folder that `pipeline("translation", FOLDER)` of @huggingface/transformers runs, in a browser or in Node.
+"""Exports a folder that `pipeline("translation", FOLDER)` of @huggingface/transformers runs in a browser or in Node.
 
-transformers.js knows no class of ours, but any two graphs under the names of a class that it knows: config.json says
-"marian". Its decoder begins with a cache whose open axes are of length 0 (the batch apart), and keeps what the first
-step gave out as `present.*.encoder.*`. So the whole model is one graph, onnx/decoder_model_merged.onnx: the encoder
-(onnx.py) in the branch of the first step, whose outputs later steps are given back, and one table of embeddings.
-onnx/encoder_model.onnx hands the source's ids on as numbers. Searches there are greedy: it has no beams.
+transformers.js does not know our classes, but runs any two graphs under the names of a class that it knows: config.json
+has model_type "marian". Its decoder starts with a cache whose dynamic axes, except the batch, have length 0, and keeps
+the first step's outputs `present.*.encoder.*` for all later steps. So the whole model is a single graph with one table
+of embeddings, onnx/decoder_model_merged.onnx: it runs the encoder (onnx.py) in the first step, whose outputs come back
+as inputs of later steps. onnx/encoder_model.onnx only turns source ids into floats. transformers.js has no beam search.
 """
 
 import copy
@@ -33,14 +33,14 @@ from hf_mlnmt.export.onnx_graphs import OnnxGraphs
 
 GRAPHS = "onnx"
 ENCODER, DECODER = "encoder_model", "decoder_model_merged"
-ENDINGS = {"float32": "", "int8": "_quantized"}  # as its dtype "fp32" and "q8" ask for
+ENDINGS = {"float32": "", "int8": "_quantized"}  # file names that transformers.js loads for dtype "fp32" and "q8"
 _IDS, _MASK, _SOURCE, _LATER = "input_ids", "encoder_attention_mask", "encoder_hidden_states", "use_cache_branch"
 _NEVER = -1e9
-_SMALL = 64  # rows: a table of fewer is not worth rounding
+_SMALL = 64  # tables of fewer rows are not rounded to int8
 
 
 def check_exportable(model: Any, tokenizers: Tokenizers) -> None:
-    """Raises UserError for a model with two tokenizers, or whose text is processed before it is cut."""
+    """Raises UserError for a model with two tokenizers, or one that needs text processing before tokenization."""
     name = type(model).__name__
     if not tokenizers.joint:
         raise UserError(
@@ -52,10 +52,10 @@ def check_exportable(model: Any, tokenizers: Tokenizers) -> None:
 
 
 def write(model: Any, tokenizers: Tokenizers, folder: Path, dtypes: Sequence[str]) -> dict[str, Any]:
-    """Saves graphs, configs and tokenizer into `folder`, and compares the graphs at work with `model`.
+    """Writes graphs, configs and tokenizer into `folder`, runs the graphs and compares them with `model`.
 
-    Returns: the differences, for the record. Raises: UserError as `check_exportable` and `onnx.write`, and if float32
-    computes something else.
+    Returns: the differences, for export.json. Raises: UserError as `check_exportable` and `onnx.write`, and if the
+    float32 graph computes something else than the model.
     """
     check_exportable(model, tokenizers)
     with tempfile.TemporaryDirectory() as scratch:
@@ -66,7 +66,7 @@ def write(model: Any, tokenizers: Tokenizers, folder: Path, dtypes: Sequence[str
 def pack(
     traced: Path, model: Any, tokenizers: Tokenizers, folder: Path, dtypes: Sequence[str]
 ) -> dict[str, dict[str, Any] | float]:
-    """Makes everything in `folder` of the two graphs in `traced`, and compares; arguments and returns as of `write`."""
+    """Writes all files of `folder` from the two graphs in `traced`, and compares; arguments and returns: as `write`."""
     (folder / GRAPHS).mkdir()
     for dtype in dtypes:
         encoder, decoder = (onnx.load(traced / name) for name in (two_graphs.ENCODER, two_graphs.DECODER))
@@ -82,7 +82,7 @@ def pack(
             "architectures": ["MarianMTModel"],
             "model_type": "marian",
             "is_encoder_decoder": True,
-            "decoder_layers": layers,  # by which it names the states
+            "decoder_layers": layers,  # transformers.js names the cached states from this count: two a layer
             "encoder_layers": layers,
             "decoder_attention_heads": 1,
             "encoder_attention_heads": 1,
@@ -106,12 +106,12 @@ def pack(
 
 
 def _place(kind: str, prefix: str, index: int) -> str:
-    """Returns the name that transformers.js gives the state `index`: layers have two."""
+    """Returns the name that transformers.js gives to state number `index`: a key and a value for each layer."""
     return f"{prefix}.{index // 2}.{kind}.{('key', 'value')[index % 2]}"
 
 
 def _ids_as_numbers(encoder: Any) -> Any:
-    """Returns the graph of what transformers.js takes for the encoder: ids (batch, source) -> (batch, source, 1)."""
+    """Returns the graph that transformers.js runs as encoder: ids (batch, source) as floats (batch, source, 1)."""
     axes = _constant("axes", [2])
     nodes = [
         make_node("Cast", [_IDS], ["numbers"], to=TensorProto.FLOAT),
@@ -127,12 +127,12 @@ def _model(like: Any, graph: Any) -> Any:
 
 
 def _merged(encoder: Any, decoder: Any, model: Any) -> tuple[Any, int]:
-    """Returns both graphs as one, and the number of layers for config.json: half of the states, two for each layer."""
+    """Merges both graphs into one; returns it and the number of layers for config.json, which is half of the states."""
     types = {value.name: value.type for value in chain(decoder.graph.output, decoder.graph.input)}
-    for value in encoder.graph.output:  # its open axes get the names that the decoder, which reads it, gives them
+    for value in encoder.graph.output:  # dynamic axes get the names that they have in the decoder's inputs
         value.type.CopyFrom(types[value.name])
     past = [name for name in types if name.startswith("past_")]
-    fixed = [value.name for value in encoder.graph.output]  # what the first step makes and later ones are given back
+    fixed = [value.name for value in encoder.graph.output]  # made in the first step, inputs of later steps
     constants = {"axis": np.array([2]), "one": np.array([1])}
     nodes: list[Any] = []
 
@@ -175,7 +175,7 @@ def _merged(encoder: Any, decoder: Any, model: Any) -> tuple[Any, int]:
     inputs.append(make_tensor_value_info(_MASK, TensorProto.INT64, ["batch_size", "source"]))
     inputs.append(make_tensor_value_info(_SOURCE, TensorProto.FLOAT, ["batch_size", "source", 1]))
     inputs.append(make_tensor_value_info(_LATER, TensorProto.BOOL, [1]))
-    # An axis that is open in the cache is empty at first, and has there no name of another's.
+    # Dynamic axes of the cache have length 0 at first, so their names differ from those of other inputs.
     inputs += [_value(_place("decoder", "past_key_values", n), types[name], "past ") for n, name in enumerate(past)]
     inputs += [_value(name, types[source], "kept ") for name, source in zip(kept, fixed, strict=True)]
     outputs = [_value("logits", types["logits"])]
@@ -188,7 +188,7 @@ def _merged(encoder: Any, decoder: Any, model: Any) -> tuple[Any, int]:
 
 
 def _prefix(graph: Any, prefix: str, renamed: dict[str, str]) -> None:
-    """Renames the values of a graph: those in `renamed` as it says, the others by a prefix."""
+    """Renames the values of a graph: a name in `renamed` to its new name, all others by adding a prefix."""
 
     def new(name: str) -> str:
         return name and renamed.get(name, prefix + name)
@@ -205,12 +205,12 @@ def _prefix(graph: Any, prefix: str, renamed: dict[str, str]) -> None:
 
 
 def _inner(node: Any) -> list[Any]:
-    """Returns the graphs that a node holds: the branches of an If, the body of a Loop."""
+    """Returns the graphs inside of a node: the branches of an If, the body of a Loop."""
     return [attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH]
 
 
 def _value(name: str, kind: Any, axes: str = "") -> Any:
-    """Returns an input or output; its axis `batch` is called as transformers.js calls it, `axes` goes before others."""
+    """Returns an input or output of a graph; renames axis `batch` to batch_size, puts `axes` before names of others."""
     value = ValueInfoProto(name=name, type=kind)
     for size in value.type.tensor_type.shape.dim:
         if size.dim_param:
@@ -223,7 +223,7 @@ def _constant(name: str, values: Any) -> Any:
 
 
 def _padded(name: str, output: str, axis: int, rank: int, constants: dict[str, Any]) -> list[Any]:
-    """Returns the nodes that fill a state up with zeros until it is as long as the source."""
+    """Returns the nodes that pad a state with zeros along `axis` to the length of the source."""
     before, after = f"{output}/before", f"{output}/after"
     constants |= {before: np.zeros(rank + axis, np.int64), after: np.zeros(rank - axis - 1, np.int64)}
     found, wanted, missing, pads = (f"{output}/{part}" for part in ("found", "wanted", "missing", "pads"))
@@ -237,15 +237,15 @@ def _padded(name: str, output: str, axis: int, rank: int, constants: dict[str, A
 
 
 def _ended(model: Any, vocabulary: int, grows: tuple[str, int] | None, constants: dict[str, Any]) -> list[Any]:
-    """Returns the nodes that predict the end again once a sentence has ended, or is as long as the model can read.
+    """Returns the nodes that predict the end token after an end token, or where the model has no more positions.
 
-    transformers.js searches on until all sentences of a batch have ended in one step, for 256 by default.
-    grows: a state and its axis that is as long as what was translated.
+    They are needed because transformers.js continues, for 256 steps by default, until all sentences of a batch end in
+    the same step. grows: (a state, its axis whose length is the number of translated tokens); None without one.
     """
     ends = ends_of(model)
     row = np.full((1, 1, vocabulary), _NEVER, np.float32)
     row[..., ends[0]] = 0
-    # A model that begins with its end has not ended: there the comparison is with a token that there is not.
+    # If the start token is an end token, inputs are compared with -1, so that the first step does not count as ended.
     tokens = [-1] if model.config.decoder_start_token_id in ends else ends
     constants |= {"ends": np.array(tokens, np.int64), "after_the_end": row}
     nodes = [
@@ -270,7 +270,7 @@ def _ended(model: Any, vocabulary: int, grows: tuple[str, int] | None, constants
 
 
 def _once(nodes: list[Any], tensors: list[Any]) -> list[Any]:
-    """Returns the tensors without duplicates; nodes that read a duplicate read the kept one instead."""
+    """Returns the tensors without duplicates, and makes nodes that read a duplicate read the tensor that is kept."""
     kept: dict[Any, Any] = {}
     names: dict[str, str] = {}
     for tensor in tensors:
@@ -292,14 +292,14 @@ def _all(nodes: Any) -> Iterator[Any]:
 
 
 def _graph_in_int8(model: Any) -> Any:
-    """Returns a graph whose matrices are in 8 bits, a scale for each column of a product and each row of a table.
+    """Returns a graph whose matrices are in 8 bits, with a scale for each column of a product and each row of a table.
 
-    Inputs of products are rounded as they come (DynamicQuantizeLinear). A table of embeddings that also makes the
-    logits stays one table: rows are looked up in it, and it is multiplied from the left.
+    Inputs of products are rounded in each run (DynamicQuantizeLinear). A table of embeddings that is also the output
+    projection stays one table: its rows are looked up, and the logits are the table times the states.
     """
     with tempfile.TemporaryDirectory() as scratch:
         path, given = Path(scratch) / "int8.onnx", copy.deepcopy(model)
-        set_model_props(given, {"onnx.quant.pre_process": "onnxruntime.quant"})  # else it warns
+        set_model_props(given, {"onnx.quant.pre_process": "onnxruntime.quant"})  # avoids a warning
         ranks = {tensor.name: len(tensor.dims) for tensor in model.graph.initializer}
         stacked = [node.name for node in model.graph.node if node.op_type == "MatMul" and ranks.get(node.input[1]) != 2]
         kinds = {"op_types_to_quantize": ["MatMul"], "nodes_to_exclude": stacked}
@@ -310,7 +310,7 @@ def _graph_in_int8(model: Any) -> Any:
     for node in graph.node:
         for name in node.input:
             readers.setdefault(name, []).append(node)
-    replaced: dict[str, list[Any]] = {}  # by the output of a node, what stands in its place
+    replaced: dict[str, list[Any]] = {}  # {output of a node: nodes that replace it}
     for tensor in [tensor for tensor in graph.initializer if _is_table(tensor, readers)]:
         graph.initializer.remove(tensor)
         values, name = to_array(tensor), tensor.name
@@ -338,7 +338,7 @@ def _graph_in_int8(model: Any) -> Any:
 
 
 def _is_table(tensor: Any, readers: dict[str, list[Any]]) -> bool:
-    """Returns whether a tensor is read by rows alone, or turned and multiplied with."""
+    """Returns whether a tensor of _SMALL rows or more is only read by Gather of rows, or by MatMul after Transpose."""
 
     def fits(node: Any) -> bool:
         if node.op_type == "Gather":
@@ -360,7 +360,7 @@ def _looked_up(table: str, node: Any) -> list[Any]:
 
 
 def _multiplied(table: str, product: Any) -> list[Any]:
-    """Returns the nodes of x (batch, 1, inputs) times the table, turned: its rows are what is multiplied."""
+    """Returns the nodes that multiply x (batch, 1, inputs) by the transposed table, as table times transposed x."""
     output = product.output[0]
     names = ("flat", "whole", "scale", "zero", "turned", "sums", "floats", "by_row", "scaled", "by_token")
     flat, whole, scale, zero, turned, sums, floats, by_row, scaled, by_token = (f"{output}/{name}" for name in names)
@@ -381,7 +381,7 @@ def _multiplied(table: str, product: Any) -> list[Any]:
 
 
 class Driver(OnnxGraphs):
-    """The merged graph of a folder, run step by step as transformers.js runs it."""
+    """Runs the merged graph of a folder step by step as transformers.js does."""
 
     def __init__(self, folder: Path, dtype: str):
         path = folder / GRAPHS / f"{DECODER}{ENDINGS[dtype]}.onnx"
@@ -391,7 +391,7 @@ class Driver(OnnxGraphs):
         self.outputs = [output.name for output in self.session.get_outputs()]
 
     def start(self, input_ids: Any, attention_mask: Any) -> dict[str, Any]:
-        """Returns the inputs of a first step without its tokens: states are empty, their open axes of length 0."""
+        """Returns the inputs of the first step, without its tokens: states whose dynamic axes have length 0."""
         state = {_MASK: attention_mask, _SOURCE: input_ids[..., None].astype(np.float32), _LATER: np.array([False])}
         for entry in self.session.get_inputs():
             if entry.name.startswith("past"):
@@ -400,7 +400,7 @@ class Driver(OnnxGraphs):
         return state
 
     def step(self, tokens: Any, state: dict[str, Any]) -> Any:
-        """Returns logits (batch, vocabulary) after tokens (batch,); `state` moves on."""
+        """Returns logits (batch, vocabulary) after tokens (batch,); writes the new states to `state`."""
         results = dict(zip(self.outputs, self.session.run(None, {_IDS: tokens[:, None], **state}), strict=True))
         first = not state[_LATER][0]
         for name, value in results.items():

@@ -1,8 +1,8 @@
-"""The vocabulary of a tokenizer as a SentencePiece model of kind unigram, which is what Firefox's engines read.
+"""Writes the vocabulary of a tokenizer as a SentencePiece model of kind unigram, which Firefox's engines read.
 
-A tokenizer of ours gets </s> and <unk> in front, then its bytes and pieces; what text is never made of (<pad>, <s>,
-<mask>, codes of languages) is left out. Its normalisation becomes rules of SentencePiece: white space, what nobody
-sees, and Unicode's composed characters. No piece joins letters with punctuation, so nothing else cuts its text.
+For a tokenizer of this package the model has </s> and <unk> first, then bytes and pieces; tokens that no text has
+(<pad>, <s>, <mask>, language codes) are left out. The tokenizer's normalisation of white space, invisible and composed
+characters becomes rules of SentencePiece. No piece joins letters with punctuation, so both cut a text alike.
 """
 
 import functools
@@ -20,22 +20,23 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.subwords import BYTES, EOS, SPECIAL_TOKENS, UNK
 from hf_mlnmt.data.words import without_invisible
 
-_MULTIPLE = 8  # the engines multiply by so many entries of a vocabulary at once
+_MULTIPLE = 8  # the engines need a vocabulary whose size is a multiple of this
 _UNIGRAM = 1
-_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6  # kinds of pieces
+_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6  # SentencePiece's numbers for kinds of pieces
 _BYTES = frozenset(BYTES)
-_STAND_INS = range(0xF0000, 0xFFFFE)  # for placeholders (data/subwords.py)
+_STAND_INS = range(0xF0000, 0xFFFFE)  # private characters that represent placeholders (data/subwords.py)
 
 
 class Vocabulary(NamedTuple):
-    """A SentencePiece model, and for each of its pieces the id in the tokenizer; None for one that fills it up."""
+    """A SentencePiece model, and for each piece its id in the tokenizer (None for a piece that only pads the size)."""
 
     model: bytes
     ids: list[int | None]
 
 
 def vocabulary_of(name: str, tokenizer: Any, target: bool = False) -> Vocabulary:
-    """Makes the vocabulary of a side. Raises: UserError for BPE and other kinds, calling the tokenizer `name`."""
+    """Makes the vocabulary of a tokenizer's source or target side. Raises: UserError, naming the tokenizer `name`, for
+    BPE and other kinds."""
     if isinstance(tokenizer, MarianTokenizer):
         return _of_marian(name, tokenizer, target)
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
@@ -63,7 +64,7 @@ def vocabulary_of(name: str, tokenizer: Any, target: bool = False) -> Vocabulary
 
 
 def _parsed(content: bytes) -> Any:
-    """Returns the message of protocol buffers that a SentencePiece model is."""
+    """Parses a SentencePiece model to its protocol buffers message."""
     from transformers.convert_slow_tokenizer import import_protobuf
 
     return import_protobuf().ModelProto.FromString(content)
@@ -93,7 +94,7 @@ def _of_another_kind(name: str, kind: str) -> UserError:
 
 @functools.cache
 def _specification(byte_fallback: bool) -> bytes:
-    """Returns a SentencePiece model without pieces, with the normalisation of our tokenizers."""
+    """Trains a SentencePiece model with the normalisation rules of our tokenizers; returns it without its pieces."""
     import sentencepiece
 
     model = io.BytesIO()
@@ -116,7 +117,7 @@ def _specification(byte_fallback: bool) -> bytes:
         )
     made = _parsed(model.getvalue())
     del made.pieces[:]
-    characters = made.normalizer_spec.precompiled_charsmap  # beside it stands the path of the rules
+    characters = made.normalizer_spec.precompiled_charsmap  # the rest has a local path
     made.ClearField("normalizer_spec")
     made.normalizer_spec.precompiled_charsmap = characters
     return made.SerializeToString()
@@ -127,15 +128,15 @@ def _hexadecimal(text: str) -> str:
 
 
 def _normalisation() -> dict[str, str]:
-    """Returns {characters: what our tokenizers replace them by} of all that they normalise."""
-    # Without what writes nothing: halves of characters, planes that are empty or private.
+    """Returns {text: the text that our tokenizers normalise it to} for all texts that they change."""
+    # All characters but surrogates and planes that are empty or private.
     every = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x40000), *range(0xE0000, 0xE1000)]))
     forms: set[str] = set()
     for sign, parts in zip(every, map(unicodedata.decomposition, every)):
-        if parts and parts[0] != "<":  # in one step, and in all: a letter with two marks may have one of them joined
+        if parts and parts[0] != "<":  # decomposed by one step, and wholly, as of two marks one may be joined
             stepped = "".join(chr(int(part, 16)) for part in parts.split())
             forms |= {sign, stepped, unicodedata.normalize("NFD", sign)}
-    for syllable in map(chr, range(0xAC00, 0xD7A4)):  # Korean, or its first two letters joined and the third
+    for syllable in map(chr, range(0xAC00, 0xD7A4)):  # Korean: three letters, or the first two joined
         whole = unicodedata.normalize("NFD", syllable)
         forms |= {whole, unicodedata.normalize("NFC", whole[:2]) + whole[2:]}
     rules = {form: unicodedata.normalize("NFC", form) for form in forms}
@@ -145,8 +146,8 @@ def _normalisation() -> dict[str, str]:
 
 
 def check_cut(name: str, vocabulary: Vocabulary, texts: Sequence[str], encoded: Sequence[Any]) -> float:
-    """Returns the share of texts that the vocabulary cuts as they are `encoded` (ids with </s>). Raises: UserError
-    where it is less than 98 %."""
+    """Returns the share of texts that SentencePiece cuts as the tokenizer did; encoded: its ids of each text with </s>.
+    Raises: UserError for a share below 98 %."""
     import sentencepiece
 
     engine = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.model)

@@ -1,4 +1,4 @@
-"""Translation: the pipeline, its calls cut into steps for a server, options, detection of languages."""
+"""Translation of texts: the pipeline, the steps of a call that a server runs, decoding options, language detection."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a name when it is asked for: the command line takes its options from here without torch."""
+    """Imports a name of `_HOMES` on its first use, so that the command line can read the options without torch."""
     if name == "detection":
         return import_module("hf_mlnmt.generation.translating.detection")
     for home, names in _HOMES.items():

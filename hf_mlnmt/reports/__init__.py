@@ -1,4 +1,4 @@
-"""Results for people: model cards, descriptions, comparisons of runs, and the tables that they are made of."""
+"""Reports for readers: model cards, descriptions of models, comparisons of runs, and their tables."""
 
 from hf_mlnmt.reports.card import build_card
 from hf_mlnmt.reports.description import describe

@@ -1,7 +1,7 @@
-"""The model card, README.md: templates filled with Facts. Its numbers stand in results.json or in a config.
+"""Builds the model card, README.md, by filling templates with Facts. All its numbers are in results.json or a config.
 
-Of each test set the first metric stands in the YAML on top too, a line each, and, where a data set of the Hub has the
-text, in `.eval_results/`: the Hub searches both.
+The first score of each test set is also written to the card's YAML metadata, and, where a data set of the Hub has the
+text, to `.eval_results/`: the Hub's search reads both.
 """
 
 import re
@@ -35,19 +35,19 @@ from hf_mlnmt.reports.tables import (
     template,
 )
 
-LIBRARY = "hf-mlnmt"  # a key of huggingface.js (hub/): for `transformers` the Hub says to install one below 5
+LIBRARY = "hf-mlnmt"  # key in huggingface.js (hub/); for "transformers" the Hub tells readers to install one below 5
 EVAL_RESULTS = ".eval_results"
 PIPELINE_TAGS = {"AutoModelForCausalLM": "text-generation", "AutoModelForMaskedLM": "fill-mask"}
 _NUMBERS = ("per_subword", "per_word", "bits_per_byte", "loss", "per_predicted_token")
 
 
 def auto_class_of_facts(facts: Facts) -> str:
-    """Returns the name of the Auto class that loads the model."""
+    """Returns the name of the Auto class of Transformers that loads the model."""
     return auto_class_of_config({**facts.config.to_dict(), "architectures": [facts.model_class.__name__]})
 
 
 def perplexity_table(results: Mapping[str, Any]) -> Table | None:
-    """Makes a table of the key "perplexity" of results.json; None where it is not recorded."""
+    """Makes a table of the key "perplexity" of results.json, a row for each test set; None without that key."""
     tests = results.get("perplexity")
     if not isinstance(tests, Mapping) or not tests:
         return None
@@ -69,18 +69,18 @@ def _rows(comparison: Comparison, stem: str) -> Table:
 
 
 def is_hub_name(name: str) -> bool:
-    """Returns whether a model's name is one of the Hub, owner/name, and no folder here."""
+    """Returns whether a model's name is a Hub name, owner/name, and not an existing path."""
     return bool(HUB_NAME.fullmatch(name)) and not Path(name).exists()
 
 
-# The Hub compares values of one metric id: scores on prepared text must not stand among plain sacreBLEU's.
+# The Hub ranks values of the same metric id: classic scores have other ids than sacreBLEU's on raw text.
 _METRIC_IDS = {("cased", "BLEU"): "sacrebleu", ("cased", "chrF"): "chrf", ("cased", "TER"): "ter"}
 
 
 def metadata(facts: Facts) -> ModelCardData:
-    """Returns languages, licence, library, task, tags, data sets, base models, metrics, and a model-index.
+    """Returns the metadata: languages, licence, library, task, tags, data sets, base models, metrics, a model-index.
 
-    The index has the first score of each test set and seed; the others stand in the card's tables and results.json.
+    The index has the first score of each test set and seed; all other scores are in the card's tables and results.json.
     """
     scores = list(scores_of(facts.results))
     results = [_eval_result(facts, score) for score in _firsts(facts)]
@@ -105,7 +105,7 @@ def metadata(facts: Facts) -> ModelCardData:
         widget=[{"text": sentence}] if shown else None,
         metrics=list(dict.fromkeys(map(_metric_id, scores))) or None,
         eval_results=results or None,
-        # Demanded with results; without them it would stand in the YAML as a key that the Hub does not know.
+        # The Hub demands the name with results; without results it would be an unknown key in the YAML.
         model_name=facts.name.split("/")[-1] if results else None,
     )
 
@@ -117,7 +117,7 @@ def _firsts(facts: Facts) -> list[Score]:
 
 
 def _another(facts: Facts) -> str | None:
-    """Returns a language with a code that the sentence to try the model with is not in, if there is one."""
+    """Returns the code of another language than the example sentence's, else the first code; None without codes."""
     return next((code for code in facts.codes if code != (facts.languages[0] or "en")), next(iter(facts.codes), None))
 
 
@@ -126,8 +126,8 @@ def _datasets(facts: Facts) -> list[str]:
 
 
 def eval_results(facts: Facts) -> dict[str, str]:
-    """Returns the files of `.eval_results/` by their names: each test set that a data set of the Hub holds, its first
-    score. The Hub shows them beside that data set once its owner has made it a benchmark."""
+    """Returns {name: content} of the files of `.eval_results/`: the first score of each test set in a Hub data set. The
+    Hub shows the scores there once the data set's owner has made it a benchmark."""
     tests = inside(facts.recorded("recipe"), "data", "test")
     source = f"https://huggingface.co/{facts.name}/blob/main/results.json" if HUB_NAME.fullmatch(facts.name) else None
     found = {}
@@ -148,7 +148,7 @@ def eval_results(facts: Facts) -> dict[str, str]:
 
 
 def front_matter(facts: Facts) -> str:
-    """Returns the metadata as YAML, in which each result of the index is a line."""
+    """Returns the card's metadata as YAML, with each result of the model-index on a line of its own."""
     content = metadata(facts).to_dict()
     index = content.pop("model-index", [])
     lines = [f"- name: {yaml_dump(model['name']).splitlines()[0]}\n  results:" for model in index]
@@ -163,13 +163,13 @@ def _metric_id(score: Score) -> str:
 
 
 def hub_datasets(data: Mapping[str, Any]) -> list[str]:
-    """Returns the corpora that are data sets of the Hub by name, of a results file's or a recipe's `data`."""
+    """Returns the names of the training corpora in `data`, of results or a recipe, that are Hub data sets."""
     names = [corpus.get("dataset") for corpus, _ in _corpora_of(data)]
     return list(dict.fromkeys(name for name in names if isinstance(name, str) and HUB_NAME.fullmatch(name)))
 
 
 def _corpora_of(data: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Yields (corpus, what results say of it) of all training corpora; where nothing is said, the corpus twice."""
+    """Yields (corpus, its entry in the results with counts, else the corpus again) for all training corpora."""
     corpora = data.get("train")
     for entry in corpora if isinstance(corpora, list) else [corpora]:
         if isinstance(entry, Mapping):
@@ -203,7 +203,7 @@ _RUN["versions"] = "versions"
 
 
 def build_card(facts: Facts) -> str:
-    """Returns the whole card: YAML metadata, then Markdown."""
+    """Returns the text of the card: YAML metadata, then Markdown."""
     auto_class, head = auto_class_of_facts(facts), front_matter(facts)
     said = {"results": facts.results, "generation": facts.generation, "domain": facts.domain}
     facts = replace(facts, **{key: _one_line(value) for key, value in said.items()})
@@ -223,7 +223,7 @@ def build_card(facts: Facts) -> str:
         "training_tables": [_training(result) for result in facts.results],
         "curves_in_words": in_words(next(iter(facts.results), {}).get("dev") or []),
     }
-    translates = auto_class == "AutoModelForSeq2SeqLM"  # else a language model, or an encoder with a projection
+    translates = auto_class == "AutoModelForSeq2SeqLM"  # else a causal or masked language model
     settings = {key: value for key, value in facts.generation.items() if key != "transformers_version"}
     return template("card.md.jinja" if translates else "card_text.md.jinja").render(
         content,
@@ -241,7 +241,7 @@ def build_card(facts: Facts) -> str:
 
 
 def _one_line(value: Any) -> Any:
-    """Returns JSON whose texts, keys too, stay in their line and between their backticks, and are no links."""
+    """Returns a JSON value whose strings and keys are safe in Markdown: without line breaks, backticks and links."""
     if isinstance(value, Mapping):
         return {_one_line(key): _one_line(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -252,7 +252,7 @@ def _one_line(value: Any) -> Any:
 
 
 def _of_modules(config: Any) -> tuple[list[str], list[str]] | None:
-    """Returns source and target languages of a model with modules for several; None for any other."""
+    """Returns (source languages, target languages) of a model with modules of several languages; None for others."""
     if not hasattr(config, "source_languages") or config.is_pair:
         return None
     return config.source_languages, config.target_languages
@@ -293,7 +293,7 @@ def _data(facts: Facts) -> Table | None:
 
 
 def _corpus(corpus: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
-    """Returns a corpus's files, and how many pairs were kept and dropped where that is recorded."""
+    """Describes a corpus in words: files, how it was made if synthetic, recorded numbers of pairs kept and dropped."""
     parts = [_files(corpus), _made(corpus, entry.get("synthetic"))]
     if entry is not corpus:
         counts = {key: value for key, value in entry.items() if key != "corpus" and isinstance(value, int)}
@@ -311,7 +311,7 @@ def _files(corpus: Mapping[str, Any]) -> str:
 
 
 def _made(corpus: Mapping[str, Any], manifest: Any) -> str:
-    """Says how a synthetic corpus was made and is used, as far as it is recorded."""
+    """Describes in words how a synthetic corpus was made and is used; "" without a manifest."""
     if not isinstance(manifest, Mapping):
         return ""
     model = f"by `{manifest['model']}` " if manifest.get("model") else ""
@@ -321,7 +321,7 @@ def _made(corpus: Mapping[str, Any], manifest: Any) -> str:
 
 
 def _training(result: Mapping[str, Any]) -> Table:
-    """Makes a table of how a seed was trained."""
+    """Makes a table of a seed's training: command, seed, budget, parameters, speed, versions..."""
     rows = {label: result.get(key) for key, label in _RUN.items() if key != "checkpoints" or key in result}
     rows["command"] = f"`{rows['command']}`" if rows["command"] else None
     if isinstance(rows["versions"], Mapping):

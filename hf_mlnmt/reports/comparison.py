@@ -1,7 +1,7 @@
-"""Comparisons that are made of runs and kept in a folder; evaluation/comparison.py says what one holds.
+"""Adds runs to a comparison and writes its folder; evaluation/comparison.py describes the files.
 
-Runs of training are comparable if nothing but the model differs, or, of several methods, but for languages, test sets,
-decoding and seed. Of anything else only test sets, references and signatures of scores are known, and compared.
+Training runs are comparable if they differ in nothing but the model; with `methods`, if languages, test sets, decoding
+and seed are equal. For other runs only test sets, languages, references and signatures of scores must be equal.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ from hf_mlnmt.evaluation.significance import DEFAULT_TRIALS, pack_counts
 from hf_mlnmt.reports.comparison_page import page_of, said, with_defaults
 from hf_mlnmt.reports.paths import hide_paths
 
-# Keys that may differ between runs: they change nothing that is learnt, or are what is compared.
+# Keys that may differ between comparable runs: they do not change what is learnt, or they are what is compared.
 FREE_RECIPE = ("recipe.model", "recipe.logging", "recipe.data.domain", "recipe.data.datasets")
 BUDGET = ("budget.steps", "budget.processes", "budget.target_tokens")
 FREE_CONFIG = ("architectures", "model_type", "transformers_version", "dtype", "auto_map")
@@ -40,15 +40,15 @@ def add_runs(
     known_texts: dict[Path, Mapping[str, Texts]] | None = None,
     **settings: int,
 ) -> Comparison:
-    """Adds runs to a comparison and tests every system against the baseline; what is there already is kept.
+    """Adds runs to a comparison, which keeps its earlier runs, and tests every system against the baseline.
 
     Args:
-        runs: of any seeds, or folders of runs of training; the baseline's first. Unfinished ones are passed over.
+        runs: runs of any seeds, or folders of training runs, the baseline's first; unfinished runs are skipped.
         output: folder of the comparison; None: nothing is written.
-        data: folder of the raw references of runs of training, as for training.
-        methods: the runs may differ in recipe, data and budget too; of a comparison that is there, it is known.
-        pairs: systems to test against other systems than the baseline, beside the pairs that were tested before.
-        known_texts: is filled with the test sets of every run that has translations, by its origin.
+        data: folder of the corpora of training runs, for their raw references.
+        methods: recipe, data and budget of the runs may differ too; in an existing comparison its own value holds.
+        pairs: (system, other system than the baseline) to test, beside the pairs tested before.
+        known_texts: a dict to which {origin of a run: its test sets} are added for the given runs.
         settings: bootstrap, trials and seed of the tests.
 
     Raises: UserError for runs that are not comparable, and for pairs without runs; then nothing is written.
@@ -92,7 +92,7 @@ def add_runs(
 def _finished(
     runs: Sequence[str | Path | SystemRun], begins: bool, tell: Callable[[str], None]
 ) -> dict[tuple[str, int], SystemRun]:
-    """Returns {(system, seed): run} of the runs that are finished; the first must be where a comparison begins."""
+    """Returns {(system, seed): run} of finished runs; UserError if a new comparison's first run is not finished."""
     finished: dict[tuple[str, int], SystemRun] = {}
     for number, given in enumerate(runs):
         run = given if isinstance(given, SystemRun) else read_run(given)
@@ -114,7 +114,7 @@ def _check_stems(names: Iterable[str]) -> None:
 
 
 def _write(comparison: Comparison, packed: Mapping[tuple[str, int], bytes | None], folder: Path) -> None:
-    """Writes the files of the runs whose counts are given, the comparison and its page."""
+    """Writes results and counts of the runs in `packed`, comparison.json and the page into the comparison's folder."""
     for (system, seed), counts in packed.items():
         stem = f"{file_name(system)}.seed{seed}"
         if counts is not None:
@@ -126,7 +126,7 @@ def _write(comparison: Comparison, packed: Mapping[tuple[str, int], bytes | None
 
 
 def kept_counts(folder: Path, system: str, seed: int) -> Path:
-    """Returns the file of a run's counts in a comparison's folder. Raises: UserError where it is not there."""
+    """Returns the file of a run's sentence counts in a comparison's folder. Raises: UserError if it is missing."""
     path = folder / f"{file_name(system)}.seed{seed}{COUNTS}"
     if not path.is_file():
         raise UserError(f"{path}: no such file: what the tests of this run are made of. Give the run's folder again.")
@@ -134,7 +134,7 @@ def kept_counts(folder: Path, system: str, seed: int) -> Path:
 
 
 def _check(runs: Mapping[tuple[str, int], SystemRun], comparison: Comparison, tell: Callable[[str], None]) -> None:
-    """Compares every run with the baseline's run of its seed, and with the first run of its system."""
+    """Raises UserError for a run not comparable with the baseline's run of its seed, or with its system's first run."""
     baseline, firsts = comparison.baseline, dict[str, SystemRun]()
     first = next(run for (system, _), run in runs.items() if system == baseline)
     for (system, seed), run in runs.items():
@@ -154,10 +154,10 @@ def _check(runs: Mapping[tuple[str, int], SystemRun], comparison: Comparison, te
 
 
 def _check_comparable(run: SystemRun, baseline: SystemRun, methods: bool, other_seed: bool) -> None:
-    """Raises UserError naming every field in which a run differs from the baseline's and must not.
+    """Raises UserError naming every field in which a run differs from the baseline's, but must be equal.
 
-    methods: the runs may differ in recipe, data and budget. other_seed: seeds may differ, and with them the tokens of a
-    number of steps.
+    methods: recipe, data and budget may differ. other_seed: seeds may differ, and with them the number of tokens in the
+    same number of steps.
     """
     remedy = ""
     if not (run.trained and baseline.trained):
@@ -195,7 +195,7 @@ def _signatures(scores: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def _check_references(runs: Sequence[tuple[SystemRun, Mapping[str, Texts]]]) -> None:
-    """Raises UserError for runs whose test sets of one name have other references, as far as these are known."""
+    """Raises UserError for runs whose test sets of the same name have different references, where these are known."""
     known: dict[str, tuple[str, Path]] = {}
     for run, texts in runs:
         digests = run.results.get("references") or {test: digest_of(of.references) for test, of in texts.items()}
@@ -206,7 +206,7 @@ def _check_references(runs: Sequence[tuple[SystemRun, Mapping[str, Texts]]]) -> 
 
 
 def _check_one_model(run: SystemRun, first: SystemRun) -> None:
-    """Raises UserError naming every field in which the models of two seeds of one system differ."""
+    """Raises UserError, naming all fields that differ, if the models of two seeds of a system are not the same."""
     if different := _differing(run, first, ("parameters", "recipe.model"), list(run.config), other="there"):
         listed = "\n  ".join(different)
         raise UserError(
@@ -223,10 +223,9 @@ def _differing(
     may_differ: Sequence[str] = (),
     other: str = "baseline",
 ) -> list[str]:
-    """Returns what differs of these keys of two runs' results, which name nested ones with dots.
+    """Returns messages on the differences between two runs' results in these keys (nested keys: with dots).
 
-    A run that was made before the recipe had a key had its default. config_fields: of the model's config, compared
-    where both have them.
+    A key that a run's recipe lacks has its default. config_fields: fields of the models' configs to compare too.
     """
     fields = [name for name in config_fields if name in baseline.config and name not in FREE_CONFIG]
     facts = []

@@ -1,4 +1,4 @@
-"""The page of a comparison: as Markdown, tables of what its files hold; as HTML, studies and every sentence too."""
+"""Makes the page of a comparison: as Markdown with tables of results, as HTML also with studies and all sentences."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from hf_mlnmt.zoo.records import BASE, records_root
 def comparison_page(
     comparison: Comparison, own_budget: Mapping[str, Any] | None = None, sections: Sequence[str] = ()
 ) -> str:
-    """Returns the page as Markdown. own_budget: of the baseline's recipe. sections: Markdown behind the overview."""
+    """Returns the page as Markdown. own_budget: in the baseline's recipe; sections: Markdown after the overview."""
     page = template("comparison_page.md.jinja").render(
         comparison=comparison,
         own_budget=own_budget,
@@ -42,13 +42,13 @@ def comparison_page(
 
 
 def page_of(folder: str | Path, root: str | Path | None = None) -> str:
-    """Returns the README.md of a comparison's folder, from its JSON files and the recipe's own budget."""
+    """Returns the text of a comparison folder's README.md, made from its JSON files and the baseline's recipe."""
     comparison = read_comparison(folder)
     return comparison_page(comparison, own_budget(comparison.baseline, root))
 
 
 def own_budget(stem: str, root: str | Path | None = None) -> Mapping[str, Any] | None:
-    """Returns the budget of the recipe of a run, <system>.<setup>; None if there is no such setup."""
+    """Returns the budget in the recipe of a run named <system>.<setup>; None if there is no such setup."""
     from hf_mlnmt.recipe.reading import is_recipe, read_recipe
 
     system, _, setup = stem.partition(".")
@@ -58,12 +58,12 @@ def own_budget(stem: str, root: str | Path | None = None) -> Mapping[str, Any] |
 
 
 def is_trained(comparison: Comparison) -> bool:
-    """Returns whether all runs say how they were trained; files of translations do not."""
+    """Returns whether all runs are of training: their results have a recipe, unlike those of files of translations."""
     return all("recipe" in run for runs in comparison.runs.values() for run in runs.values())
 
 
 def overview(comparison: Comparison) -> Table:
-    """Makes a row for each system: its size, its time, BLEU of every test set and protocol with the difference."""
+    """Makes a table of systems: parameters, CPU minutes, runs, BLEU of test sets and protocols with differences."""
     columns = [
         Number(f"{test}, {_headline(comparison, test, protocol)} {protocol}") for test, protocol in comparison.places
     ]
@@ -78,39 +78,39 @@ def overview(comparison: Comparison) -> Table:
 
 
 def _notes(comparison: Comparison) -> list[tuple[str, int, str]]:
-    """Returns (system, seed, note) of what results files note of their budgets (`budget.note`, written by hand)."""
+    """Returns (system, seed, note) for all runs with a hand-written `budget.note` in their results files."""
     runs = [(system, seed, run) for system, by_seed in comparison.runs.items() for seed, run in by_seed.items()]
     budgets = [(system, seed, run.get("budget") or {}) for system, seed, run in runs]
     return [(system, seed, budget["note"]) for system, seed, budget in budgets if budget.get("note")]
 
 
 def minutes_of(runs: Mapping[int, Mapping[str, Any]]) -> str:
-    """Returns the processor time of a training, the mean of those that say it."""
+    """Returns the mean of the runs' CPU minutes as text, over the runs that have them recorded."""
     budgets = [run.get("budget") or {} for run in runs.values()]
     known = [budget["cpu_minutes"] for budget in budgets if budget.get("cpu_minutes")]
     return f"{statistics.fmean(known):.1f}" if known else MISSING
 
 
 def with_difference(comparison: Comparison, system: str, test_set: str, protocol: str) -> str:
-    """Returns BLEU of a system, in brackets its difference to the baseline with a mark of its p-value."""
+    """Returns BLEU of a system as text, with the difference to the baseline and its significance mark in brackets."""
     scores, difference, _ = detail(comparison, system, test_set, protocol, _headline(comparison, test_set, protocol))
     return f"{scores} ({difference})" if difference else scores
 
 
 def _headline(comparison: Comparison, test_set: str, protocol: str) -> str:
-    """Returns BLEU, or the first metric where it was not scored."""
+    """Returns the metric for the overview: "BLEU", or the first metric where BLEU was not computed."""
     metrics = comparison.metrics(test_set, protocol)
     return "BLEU" if "BLEU" in metrics else metrics[0]
 
 
 def mean_text(scores: Sequence[float]) -> str:
-    """Returns the mean over seeds, and of several the standard deviation."""
+    """Returns the mean of scores as text, with "± standard deviation" if there are several."""
     text = f"{statistics.fmean(scores):.2f}"
     return f"{text} ± {statistics.stdev(scores):.2f}" if len(scores) > 1 else text
 
 
 def detail_table(comparison: Comparison, test_set: str, protocol: str) -> Table:
-    """Makes a table of a test set and protocol: each metric's mean, difference and p-values side by side."""
+    """Makes a table of a test set and protocol: a row for each system with mean, difference and p-values by metric."""
     metrics = comparison.metrics(test_set, protocol)
     names = [name for metric in metrics for name in (with_arrow(metric), "difference", "p")]
     rows = []
@@ -121,7 +121,7 @@ def detail_table(comparison: Comparison, test_set: str, protocol: str) -> Table:
 
 
 def detail(comparison: Comparison, system: str, test_set: str, protocol: str, metric: str) -> tuple[str, str, str]:
-    """Returns mean score, difference and p-values ("equal": equal outputs); of the baseline the score alone."""
+    """Returns texts of mean score, difference and p-values ("equal" for equal scores); baseline: only the score."""
     place = (system, test_set, protocol, metric)
     scores = mean_text(comparison.scores(*place))
     tested = comparison.tested(*place)
@@ -136,7 +136,7 @@ def detail(comparison: Comparison, system: str, test_set: str, protocol: str, me
 
 
 def _changes(comparison: Comparison) -> dict[str, tuple[str, list[str]]]:
-    """Returns of each method its steps and the keys of the recipe that are not the baseline's; {} for systems."""
+    """Returns {system: (steps, differences of its recipe from the baseline's)} in a comparison of methods, else {}."""
     if not comparison.methods or not is_trained(comparison):
         return {}
     changes, before = {}, with_defaults(comparison.first["recipe"])
@@ -149,7 +149,7 @@ def _changes(comparison: Comparison) -> dict[str, tuple[str, list[str]]]:
 
 
 def with_defaults(recipe: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Returns the recipe with the defaults of the keys that it lacks, in its sections too."""
+    """Returns a recipe in which missing keys, also those of sections, have their defaults."""
     from hf_mlnmt.recipe.schema import default_keys
 
     defaults = default_keys() if defaults is None else defaults
@@ -161,17 +161,17 @@ def with_defaults(recipe: Mapping[str, Any], defaults: Mapping[str, Any] | None 
 
 
 def said(changes: Changes, other: str = "baseline") -> list[str]:
-    """Returns "budget.steps (20; baseline 10)" of each value that differs; other: the name of what came before."""
+    """Returns messages such as "budget.steps (20; baseline 10)" of changes; other: the name of the earlier side."""
     return [f"{key} ({ours}; {other} {theirs})" for key, (theirs, ours) in sorted(changes.items())]
 
 
 def html_page(
     comparison: Comparison, *, title: str, studies: Sequence[Study] = (), sentences: Mapping[str, Any] | None = None
 ) -> str:
-    """Returns the page as HTML: one file that fetches nothing.
+    """Returns the page as HTML, a single file that loads nothing.
 
-    studies: shown with their figures and summaries, unless these are empty. sentences: every sentence of every system,
-    as `hf_mlnmt.analysis.outputs.sentences_of` returns them.
+    studies: those with a summary are shown, with summary and figures. sentences: all sentences of all systems, as
+    `hf_mlnmt.analysis.outputs.sentences_of` returns them.
     """
     places = comparison.places
     several = len(comparison.first["scores"]) > 1

@@ -1,7 +1,7 @@
-"""The description of a model: its system, parameters by part, config, tokenizer, scores; as JSON or tables.
+"""Describes a model: system, parameters by part, config, tokenizer, scores; as JSON or tables.
 
-Of a model folder, a Hub name, a record, or a config as those in modeling/; the parameters are counted on a model
-without memory, and of weights names and shapes are compared with it.
+The model is given by a model folder, a Hub name, a record's name, or a config file as in modeling/. Parameters are
+counted on a model without allocated weights; the names and shapes of saved weights are checked against that model.
 """
 
 import importlib
@@ -34,15 +34,16 @@ from hf_mlnmt.reports.tables import MISSING, Score, score_tables, scores_of, sho
 from hf_mlnmt.zoo.records import records_root, results_of, trained
 from hf_mlnmt.zoo.systems import find_system, system_of
 
-FEW = 4  # test sets and training corpora, of which everything is shown
+FEW = 4  # largest number of test sets, or training corpora, that are shown in full
 _HIDDEN = {"transformers_version", "auto_map", "architectures", "model_type", "dtype", "torch_dtype", "tokenizers"}
 _ACCENTS = {"'": "\u0301", '"': "\u0308", "`": "\u0300", "^": "\u0302", "~": "\u0303"}
 
 
 def describe(target: str | Path, revision: str | None = None) -> dict[str, Any]:
-    """Returns the description as JSON: name, architecture, parameters, config, tokenizers, generation, results.
+    """Returns the description as JSON: name, architecture, system, parameters, config, tokenizers, results and so on.
 
-    Raises: UserError for what is no model folder, Hub name (of a revision), record's name <setup>/<system>, or config.
+    target: a model folder, a Hub name (at `revision`), a record's name <setup>/<system>, or a config file.
+    Raises: UserError for anything else.
     """
     path, results = Path(target), []
     if not path.exists():
@@ -85,7 +86,7 @@ def _architecture(config: Any) -> dict[str, Any]:
 
 
 def _system(config: Any, model_class: type) -> dict[str, Any]:
-    """Returns the system of the zoo that a config is, its papers and equations; {} for a config of no system."""
+    """Returns {"system": name, title, papers, equations, code} of the zoo's system that a config is; {} if none."""
     if (system := system_of(config)) is None:
         return {}
     modules = dict.fromkeys(find_system(name).architecture.module for name in system.name.split("+"))
@@ -104,7 +105,7 @@ def _system(config: Any, model_class: type) -> dict[str, Any]:
 
 
 def papers_of(model_class: Any) -> list[str]:
-    """Returns what is to be cited for a model, a readable line for each paper."""
+    """Returns the references of a model class, a readable line for each paper."""
     lines = []
     for entry in (citation_of(model_class) or "").split("\n\n"):
         text = re.sub(r"\{\\(\W)(\w)\}", lambda found: found[2] + _ACCENTS[found[1]], " ".join(entry.split()))
@@ -119,7 +120,7 @@ def papers_of(model_class: Any) -> list[str]:
 
 
 def equation_of(system: str) -> str:
-    """Returns a system's equation as its family's docstring has it; "" where that has no table of its members."""
+    """Returns a system's equation from the table in its module's docstring; "" where there is no such table."""
     if "+" in system:
         return ", over ".join(map(equation_of, system.split("+")))
     _, _, table = _docstring(find_system(system).architecture.module).partition("| value | class | equation |\n")
@@ -136,20 +137,20 @@ def _docstring(module: str) -> str:
 
 
 def _problem(folder: Path, config: Any) -> dict[str, str]:
-    """Returns what is wrong with the weights beside a config, if there are weights and something is."""
+    """Returns {"problem": message} if a folder has weights that do not fit its config, else {}."""
     import transformers
 
     head = getattr(transformers, auto_class_of_config(config.to_dict()))
     try:
         if any(folder.glob("*.safetensors")):
-            load_model(folder, head, device_map="meta")  # their shapes alone are read
+            load_model(folder, head, device_map="meta")  # reads names and shapes only
     except UserError as error:
         return {"problem": str(error)}
     return {}
 
 
 def _training(results: Any) -> dict[str, Any]:
-    """Returns the recorded keys of results files, unchanged."""
+    """Returns {"results": the keys of each results file that are shown, if recorded}."""
     keys = ("system", "data", "seed", "budget", "command", "parameters", "steps_per_second", "decoding", "scores")
     return {"results": [{key: result[key] for key in (*keys, "perplexity") if result.get(key)} for result in results]}
 
@@ -181,7 +182,7 @@ def _tokenizers(folder: Path) -> dict[str, Any]:
 
 
 def _kind(folder: Path) -> str | None:
-    """Returns a kind as tokenizer.json says it ("BPE with byte fallback"); None for tokenizers without one."""
+    """Returns a tokenizer's kind from its tokenizer.json, as "BPE with byte fallback"; None without such a file."""
     model = read_part(folder, "tokenizer.json").get("model", {})
     if not model:
         return None
@@ -193,14 +194,15 @@ def _without(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Returns this machine's processor, torch, threads, and the speed of each kind of product (matmul_backends.py)."""
+    """Returns processor, torch, threads, the measured speed of each kind of matrix product by PyTorch and by oneDNN
+    ("gigaflops"), and the kinds that oneDNN computes here ("onednn"; matmul_backends.py)."""
     from hf_mlnmt.common.matmul_backends import measured, record
 
     return {**measured(), **record()}
 
 
 def render_machine(machine: Mapping[str, Any]) -> list[Table]:
-    """Returns what `describe_machine` found as tables."""
+    """Returns the result of `describe_machine` as tables."""
     rows = [
         [kind, f"{own:,.0f}", f"{onednn:,.0f}", "oneDNN" if kind in machine["onednn"] else "PyTorch"]
         for kind, (own, onednn) in machine["gigaflops"].items()
@@ -211,7 +213,7 @@ def render_machine(machine: Mapping[str, Any]) -> list[Table]:
 
 
 def render(description: Mapping[str, Any]) -> list[Table]:
-    """Returns what to print, in order; of many test sets and training corpora less than the JSON says."""
+    """Returns the tables of a description, in order; many test sets and training corpora are shortened."""
     needs = "needs the package or remote code" if description["needs_package_or_remote_code"] else "in Transformers"
     kind = f"{description['architecture']} ({description['model_type']}), {needs}"
     problem = {key: description[key] for key in ("problem",) if key in description}
@@ -232,7 +234,7 @@ def render(description: Mapping[str, Any]) -> list[Table]:
 
 
 def _about(system: Mapping[str, Any] | None) -> dict[str, str]:
-    """Returns the facts that are shown of a system; the entries of a list stand a line each."""
+    """Returns {fact: text} of a system for a table, with each entry of a list on a line of its own."""
     if system is None:
         return {}
     lines = {key: "\n".join(system[key]) for key in ("paper", "equations", "code")}

@@ -1,6 +1,6 @@
-"""Facts that a card or a description states, gathered from a model folder or results files.
+"""Facts about a model for its card or description, read from a model folder or results files.
 
-`results` are results files (evaluation/results.py) as they were written: a key that is not there was not recorded.
+`results` are contents of results files (evaluation/results.py): a missing key was not recorded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def citation_of(model_class: Any) -> str | None:
-    """Returns BibTeX of a class's `citation`, which is that, or keys of papers.bib; None where it has none."""
+    """Returns the BibTeX of a class's `citation` (BibTeX, or keys of papers.bib); None for a class without one."""
     said = str(getattr(model_class, "citation", None) or "").strip()
     if not said or said.startswith("@"):
         return said or None
@@ -33,93 +33,93 @@ def citation_of(model_class: Any) -> str | None:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the card knows of a model; unknown fields are None or empty."""
+    """All facts about a model that its card is made of; unknown fields are None or empty."""
 
     name: str
-    """What a reader loads it by: a Hub name, a folder's name; of what is not published, its run's name."""
+    """The name to load the model by: a Hub name or a folder's name; for an unpublished model its run's name."""
     config: Any
-    """Its PreTrainedConfig."""
+    """The model's PreTrainedConfig."""
     model_class: type
     results: Sequence[Mapping[str, Any]] = ()
-    """One results file for each seed; none before training."""
+    """The content of a results file for each seed; empty before training."""
     generation: Mapping[str, Any] = field(default_factory=dict)
-    """generation_config.json, cleaned."""
+    """The content of generation_config.json, cleaned (hub/checks.py)."""
     languages: tuple[str | None, str | None] = (None, None)
-    """Source and target of a bilingual model."""
+    """Source and target language of a bilingual model."""
     codes: tuple[str, ...] = ()
     """Target language codes of a multilingual tokenizer."""
     licence: str | None = None
-    """Of the weights, as the Hub spells it."""
+    """The licence of the weights, as the Hub spells it."""
     own_budget: Mapping[str, Any] | None = None
-    """Of its recipe; a comparison may have had another."""
+    """The budget in the model's recipe; a comparison may have had another."""
     separate_tokenizers: bool = False
     language_tokenizers: bool = False
-    """Whether every language has one of its own, in tokenizers/."""
+    """Whether every language has a tokenizer of its own, in tokenizers/."""
     domain: str | None = None
-    """The kind of text that it translates, as "image captions"."""
+    """The kind of text that the model translates, as "image captions"."""
     datasets: tuple[str, ...] = ()
-    """Data sets of the Hub that hold the text that it was trained and tested on."""
+    """Hub data sets with the text that the model was trained and tested on."""
     base_models: tuple[str, ...] = ()
-    """Models of the Hub that it was made of."""
+    """Hub models that the model was made from."""
     relation: str | None = None
-    """The way that it was made of them, in the Hub's words: finetune, merge or adapter."""
+    """How the model was made from base_models, in the Hub's words: finetune, merge or adapter."""
     emissions: Mapping[str, Any] | None = None
     """The numbers that CodeCarbon measured, under the Hub's names."""
     processing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """text_processing.json."""
+    """The content of text_processing.json."""
     comparisons: Mapping[str, Comparison] = field(default_factory=dict)
-    """Comparisons with other systems, by their names under results/."""
+    """{name under results/: comparison with other systems}."""
     curves: Path | None = None
-    """The picture of its training, which goes beside the card."""
+    """The figure of the training's curves, which is copied beside the card."""
     space: str | None = None
-    """The Space of the Hub that shows it."""
+    """Hub name of the Space that shows the model."""
     rounded: str | None = None
-    """The type that its weights were rounded to when it was published."""
+    """The type that the weights were rounded to when the model was published."""
     train: str | None = None
-    """Of what is not published, the command that trains it: there is nothing to load by its name yet."""
+    """For an unpublished model the command that trains it, as its name cannot be loaded yet."""
 
     @property
     def carries_code(self) -> bool:
-        """Returns whether the model's code travels with it: it is not one of Transformers' own classes."""
+        """Returns whether the model's code is saved beside its weights: its class is none of Transformers' own."""
         return needs_code(self.model_class)
 
     @property
     def citation(self) -> str | None:
-        """Returns BibTeX of the papers, where the class has it."""
+        """Returns the BibTeX of the model class's papers, if any."""
         return citation_of(self.model_class)
 
     def languages_of_test(self, test_set: str) -> tuple[str | None, str | None]:
-        """Returns (source, target) of a test set: a multilingual model is scored in several directions."""
+        """Returns (source, target) of a test set by the results, which a multilingual model needs, else the model's."""
         tested = languages_of_test(self.results[0] if self.results else {}, test_set)
         return tested["source"] or self.languages[0], tested["target"] or self.languages[1]
 
     def recorded(self, key: str) -> Any:
-        """Returns a key of the results; None where it is missing or differs between them (as the seed does)."""
+        """Returns the value of a key in the results; None where it is missing, or seeds have different values."""
         values = [result.get(key) for result in self.results]
         return values[0] if values and all(value == values[0] for value in values) else None
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """Returns the training data, as the results say it."""
+        """Returns the description of the training data in the results; {} if not recorded."""
         data = self.recorded("data")
         return data if isinstance(data, Mapping) else {"name": data} if data else {}
 
 
 def load_results(path: Path) -> dict[str, Any]:
-    """Reads a results file as it stands, with the machine's paths shortened. Raises: UserError when it is none."""
+    """Reads the content of a results file, with local paths hidden. Raises: UserError for another file."""
     content: dict[str, Any] = hide_paths(results_content(path))
     return content
 
 
 def front_matter(card: Path) -> dict[str, Any]:
-    """Returns the YAML metadata at the top of a card, {} where there is none."""
+    """Returns the YAML metadata at the top of a card; {} without card or metadata, and where it cannot be read."""
     try:
         return (metadata_load(card) if card.is_file() else None) or {}
-    except (ValueError, yaml.YAMLError):  # no UTF-8 is a ValueError too
+    except (ValueError, yaml.YAMLError):  # ValueError: also for invalid UTF-8
         return {}
 
 
 def languages_of_results(results: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Returns (source, target) as the results say."""
+    """Returns (source, target) of the key "languages" in results; None where unknown."""
     pair = results.get("languages") or {}
     return (pair.get("source"), pair.get("target")) if isinstance(pair, Mapping) else (None, None)

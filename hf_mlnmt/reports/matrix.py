@@ -1,7 +1,7 @@
-"""The scores of a model of many languages as a matrix: from each language into each, zero-shot pairs marked.
+"""Makes a matrix of a multilingual model's scores, from each language into each, with zero-shot pairs marked.
 
-What is read is a run of a recipe with tasks for pairs of languages (`directions`, recipe/reading.py): its
-results.json, its recipe.yaml, its translations of the test sets <name>.<source>-<target>.
+It reads a run whose recipe has tasks for pairs of languages (`directions`, recipe/reading.py): results.json,
+recipe.yaml, and translations of the test sets <name>.<source>-<target>.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.evaluation.results import results_content
 
-SENTENCES = 5000  # of each language, to learn what it looks like
+SENTENCES = 5000  # sentences of each language that the language classifier is trained on
 
 
 @dataclass
 class Matrix:
-    """Scores, and shares of translations that are in another language than the one asked for, by "source-target"."""
+    """The scores of a run, and the shares of translations in a wrong language, as {"source-target": number}."""
 
     run: Path
     test: str
@@ -46,16 +46,16 @@ class Matrix:
         return {"schema": "hf_mlnmt.matrix/1", **{key: value for key, value in asdict(self).items() if key != "run"}}
 
     def mean(self, zero_shot: bool) -> float | None:
-        """Returns the mean of the scores of the trained pairs, or of the others; None where there are none."""
+        """Returns the mean score of the zero-shot pairs, or of the trained pairs; None if there are none."""
         scores = [score for pair, score in self.scores.items() if (pair in self.zero_shot) == zero_shot]
         return sum(scores) / len(scores) if scores else None
 
     def table(self) -> Table:
-        """Makes a table from source languages (rows) into target languages; * marks a pair that was not trained."""
+        """Makes a table of scores from source languages (rows) into target languages; * marks zero-shot pairs."""
         return self._table(self.scores, "{:.2f}", f"{self.metric}, {self.protocol}: {self.test}, {self.model}")
 
     def off_target_table(self) -> Table:
-        """Makes a table of the shares of translations in another language, in percent."""
+        """Makes a table of the shares of translations in a wrong language, in percent."""
         percent = {pair: 100 * share for pair, share in self.off_target.items()}
         title = f"% of translations in another language, {self.test}; the classifier finds the language of "
         return self._table(percent, "{:.1f}", f"{title}{self.classifier_accuracy or 0:.2%} of the references")
@@ -83,10 +83,10 @@ def read_matrix(
     """Reads the matrix of a finished run.
 
     Args:
-        run: its folder, or that of the model in it: average/ (unless told) or best/.
-        test: the test sets' common name; None: that of the first.
-        data: the folder of the recipe's corpora: with it the off-target share is measured, by a classifier trained on
-            the training corpora.
+        run: the run's folder, or a model's folder in it: average/ (default) or best/.
+        test: the common name of the test sets; None: that of the first.
+        data: the folder of the recipe's corpora, to measure the shares of translations in a wrong language, by a
+            classifier that is trained on the training corpora.
 
     Raises: UserError for a run without such test sets, scores or corpora.
     """
@@ -119,7 +119,7 @@ def read_matrix(
 
 
 def _measure_languages(matrix: Matrix, recipe: dict[str, Any], data: Path) -> None:
-    """Fills in the off-target shares, and the classifier's accuracy on the references of the test sets."""
+    """Trains a language classifier; sets the matrix's off-target shares, and the accuracy on references."""
     guess = LanguageGuesser(_sentences(_corpora(recipe["tasks"].values()), data, SENTENCES))
     tests = {name: corpus for name, corpus in recipe["data"]["test"].items() if name.startswith(f"{matrix.test}.")}
     matrix.classifier_accuracy = guess.accuracy(_sentences(_corpora({"data": c} for c in tests.values()), data))
@@ -132,7 +132,7 @@ def _measure_languages(matrix: Matrix, recipe: dict[str, Any], data: Path) -> No
 
 
 def _corpora(sections: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Returns {language: a file of it} of corpora that name files and languages."""
+    """Returns {language: a text file in it} for the corpora of sections. Raises: UserError if none names files."""
     files: dict[str, str] = {}
     for section in sections:
         corpora = section["data"] if isinstance(section["data"], list) else [section["data"]]
@@ -150,7 +150,7 @@ def _sentences(files: Mapping[str, str], data: Path, most: int | None = None) ->
 
 
 def _recipe(path: Path) -> dict[str, Any]:
-    """Reads a run's recipe as it stands in the file. Raises: UserError for a file that holds none."""
+    """Reads a run's recipe.yaml without checking its keys. Raises: UserError for a file that is no recipe."""
     if not path.is_file():
         raise UserError(f"{path}: there is no such file; give the folder of a finished run (hf-mlnmt train).")
     try:
@@ -165,17 +165,16 @@ def _recipe(path: Path) -> dict[str, Any]:
 
 
 class LanguageGuesser:
-    """Naive Bayes over runs of one to four characters within words, without case, learnt from lines of each language.
+    """Classifies the language of texts by naive Bayes over n-grams of one to four characters in words, without case.
 
     Reference: Cavnar and Trenkle 1994, "N-Gram-Based Text Categorization", for the features.
 
-    Meant for telling a few known languages apart (the source's, the target's, a multilingual model's others), where a
-    sentence of a language that was not given is put under the nearest that was. Beside numbers that come from it
-    belongs its accuracy on sentences that it has not learnt from. Needs scikit-learn.
+    It distinguishes a few known languages, those of a model; a sentence in any other language is assigned to the
+    nearest of these. Report its accuracy on other sentences beside its results. Needs scikit-learn.
     """
 
     def __init__(self, texts: Mapping[str, Sequence[str]]):
-        """Fits to {language: lines}. Raises: UserError for fewer than two languages, or a language without text."""
+        """Trains on {language: lines}. Raises: UserError for fewer than two languages, or a language without text."""
         try:
             from sklearn.feature_extraction.text import CountVectorizer
             from sklearn.naive_bayes import MultinomialNB
@@ -188,7 +187,7 @@ class LanguageGuesser:
         lines = [line for some in texts.values() for line in some]
         labels = [language for language, some in texts.items() for _ in some]
         self._vectorizer = CountVectorizer(analyzer="char_wb", ngram_range=(1, 4))
-        # All languages are as likely as each other, however much text each has.
+        # Equal prior probabilities, whatever the amount of text of each language.
         self._classifier = MultinomialNB(fit_prior=False).fit(self._vectorizer.fit_transform(lines), labels)
 
     def __call__(self, texts: Sequence[str]) -> list[str]:
@@ -198,12 +197,12 @@ class LanguageGuesser:
         return [str(language) for language in self._classifier.predict(self._vectorizer.transform(texts))]
 
     def others(self, texts: Sequence[str], language: str) -> set[str]:
-        """Returns those of the texts that are in another language than this; an empty text is in none."""
+        """Returns the texts that are classified as another language than `language`; empty texts are left out."""
         lines = [text for text in texts if text.strip()]
         return {line for line, guess in zip(lines, self(lines), strict=True) if guess != language}
 
     def accuracy(self, texts: Mapping[str, Sequence[str]]) -> float:
-        """Returns the share of sentences whose language it finds, empty ones left out. Raises: UserError for none."""
+        """Returns the share of non-empty sentences ({language: lines}) classified correctly; UserError without any."""
         pairs = [(line, language) for language, lines in texts.items() for line in lines if line.strip()]
         if not pairs:
             raise UserError("there is no sentence to measure the accuracy on.")

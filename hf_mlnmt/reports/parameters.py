@@ -1,4 +1,4 @@
-"""Parameters of a model by part: embeddings, encoder, decoder, output projection, and whatever a family adds."""
+"""Counts the parameters of a model by part: embeddings, encoder, decoder, output projection, parts a family adds."""
 
 import re
 from typing import Any
@@ -12,10 +12,10 @@ MAIN_PARTS = ("embeddings", "encoder", "decoder", "output projection")
 
 
 def parameters_by_part(model: nn.Module) -> dict[str, int]:
-    """Counts the parameters of each part, tied ones once; "total" comes last.
+    """Returns {part: number of parameters}, tied parameters counted once; "total" comes last.
 
-    Every weight of an embedding table is "embeddings", also a tied output projection. What stands neither in the
-    encoder, the decoder nor the projection is named by its own module: those are the parts that a family adds.
+    Weights of embedding tables count as "embeddings", also if tied to the output projection. Parameters outside of
+    encoder, decoder and projection are named by their module: these are the parts that a family adds.
     """
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     head: Any = getattr(model, "get_output_embeddings", lambda: None)()
@@ -32,14 +32,13 @@ def parameters_by_part(model: nn.Module) -> dict[str, int]:
 
 
 def parameters_of_config(config: Any) -> dict[str, int]:
-    """Counts the parameters of the model that a config describes, without allocating it."""
+    """Returns {part: number of parameters} of the model of a config, without allocating weights."""
     return parameters_by_part(model_of_config(config))
 
 
 def of_a_pair(model: nn.Module) -> int:
-    """Counts what a translation between two languages uses: the first pair's parameters, as all have one size.
-
-    In a model without modules for each language these are all parameters.
+    """Returns the number of parameters that a translation between two languages uses: in a model with modules of single
+    languages those of the first pair, as all pairs have the same size; in other models all parameters.
     """
     pair: Any = getattr(model, "pair", None)
     config: Any = model.config
@@ -49,7 +48,7 @@ def of_a_pair(model: nn.Module) -> int:
 
 
 def beyond_baseline(config: Any) -> int | None:
-    """Counts what a family adds to the Transformer of the same sizes; returns None for models of other packages."""
+    """Returns how many parameters a model has more than the Transformer of the same sizes; None for other packages."""
     from dataclasses import fields
 
     from hf_mlnmt.modeling import TransformerConfig
@@ -62,7 +61,7 @@ def beyond_baseline(config: Any) -> int | None:
 
 
 def model_of_config(config: Any) -> Any:
-    """Returns the model of a config on the meta device: its shapes, no memory. UserError for no such model."""
+    """Returns the model of a config on the meta device, without allocated weights; UserError if there is no such."""
     import torch
     import transformers
 
@@ -77,7 +76,7 @@ def model_of_config(config: Any) -> Any:
 
 
 def _part(name: str) -> str:
-    """Returns encoder for model.encoder.layers.0.fc.weight, bridge for bridge.weight."""
+    """Returns the part that a parameter's name belongs to: encoder for model.encoder.layers.0.fc.weight and so on."""
     modules = name.split(".")[:-1]
     if modules and re.fullmatch(r"(translation|language)_\d+", modules[0]):  # a member of a fused model
         return modules[0].replace("_", " model ")

@@ -1,4 +1,4 @@
-"""Paths of this machine in texts that are published: hidden where we write them, searched for where others do."""
+"""Hides local paths in texts that this package publishes, and finds local paths in texts that others wrote."""
 
 import re
 import sys
@@ -11,14 +11,14 @@ from typing import Any
 _ABSOLUTE = re.compile(r"""(?<![\w:/.~<-])/[\w.@+~%-]+(?:/[\w.@+~%-]+)+/?""")
 _WINDOWS = re.compile(r"""(?<![\w])[A-Za-z]:\\[^\s"'<>|]+""")
 _HOME = re.compile(r"""(?<![\w:/.~<-])~/[\w.@+/~%-]+""")
-# What no published text may hold, wherever it was made: someone's home.
+# Home folders, which no published text may have, whichever machine it was written on.
 _SOMEONES_HOME = re.compile(r"""(?<![\w:/.~<-])/(?:home|Users|root)/[\w.-]+|[A-Za-z]:\\\\?Users\\""")
-_TELLING = re.compile(r"[/\\]|hf_")  # without one of these a text has neither a path nor a token
+_TELLING = re.compile(r"[/\\]|hf_")  # texts without a match have neither a path nor a token
 SECRET = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")
 
 
 def hide_paths(value: Any) -> Any:
-    """Returns `value` (text, or JSON of any depth) with every absolute path cut to its last part, and tokens masked."""
+    """Returns a text or JSON value whose strings have absolute paths cut to their last part, and Hub tokens masked."""
     return _hidden(value, [(_bounded(root), Path(root).name) for root in machine_roots()])
 
 
@@ -31,7 +31,7 @@ def _hidden(value: Any, roots: Sequence[tuple[str, str]]) -> Any:
 
 
 def _hide(text: str, roots: Sequence[tuple[str, str]]) -> str:
-    for root, name in roots:  # these may hold spaces, which the expressions below take for an end
+    for root, name in roots:  # roots may have spaces, at which the patterns below end
         text = re.sub(root + r"/?(?=[\s\"',;:)\]]|$)", name, text)
         text = re.sub(root + "/", "", text)
     for pattern in (_ABSOLUTE, _HOME):
@@ -41,15 +41,15 @@ def _hide(text: str, roots: Sequence[tuple[str, str]]) -> str:
 
 
 def find_paths(text: str, roots: Iterable[str]) -> list[str]:
-    """Returns the absolute paths of this machine (under `roots`) or of anyone's home in a text."""
+    """Returns the roots of this machine (`roots`) and the home folders of any user that a text names."""
     homes = {match[0] for match in _SOMEONES_HOME.finditer(text)}
     return sorted(homes | {root for root in roots if re.search(_bounded(root) + r"(?![\w.-])", text)})
 
 
 def machine_roots(*folders: str | Path) -> list[str]:
-    """Returns folders whose names tell of this machine, longest first: the given, home, working, temporary, Python's.
+    """Returns folders that identify this machine, longest first: home, working, temporary folder, Python's, `folders`.
 
-    A root of one part ("/work", "/tmp") is left out: it stands in too many innocent texts.
+    A folder of one part ("/work", "/tmp") is left out, since too many harmless texts name it.
     """
     here = [Path.home(), Path.cwd(), Path(tempfile.gettempdir()), Path(sys.prefix), *map(Path, folders)]
     paths = {str(path.absolute()) for path in here} | {str(path.resolve()) for path in here}

@@ -1,4 +1,4 @@
-"""Tables of results, "not recorded" where a fact is missing; templates of pages; names of languages in English."""
+"""Makes tables of results ("not recorded" for missing facts), reads templates of pages, names languages in English."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -11,11 +11,11 @@ from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.evaluation.scores import title_of, with_arrow
 
 MISSING = "not recorded"
-DEV = ("val", "dev")  # what development sets are called; other test sets are reported
+DEV = ("val", "dev")  # names of development sets, which are not reported as test sets
 
 
 class Score(NamedTuple):
-    """A number of a results file with its label."""
+    """A score in a results file with its test set, protocol, metric, 95 % interval, signature and seed."""
 
     test_set: str
     protocol: str
@@ -27,7 +27,7 @@ class Score(NamedTuple):
 
 
 def scores_of(results: Iterable[Mapping[str, Any]]) -> Iterator[Score]:
-    """Yields every score of results files, in their order; entries that are no scores are passed over."""
+    """Yields all scores in the contents of results files, in their order; skips malformed entries."""
     for result in results:
         for test_set, protocols in _items(result.get("scores")):
             for protocol, metrics in _items(protocols):
@@ -40,7 +40,7 @@ def scores_of(results: Iterable[Mapping[str, Any]]) -> Iterator[Score]:
 
 
 def score_tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """Makes a table for each protocol, so that none holds numbers of two; a column of seeds when there are several."""
+    """Makes a table of scores for each protocol, with a column of seeds if there are several results."""
     seeds = ["seed"] if len(results) > 1 else []
     columns = ["test set", *seeds, "metric", Number("score"), Number("95 % interval"), "signature"]
     tables: dict[str, Table] = {}
@@ -55,12 +55,12 @@ def score_tables(results: Sequence[Mapping[str, Any]]) -> list[Table]:
 
 
 def facts_table(facts: Mapping[str, Any]) -> Table:
-    """Makes two columns without a head, a row for each fact; nested mappings become "key value" lists."""
+    """Makes a table without header, a row (name, value) for each fact; mappings become lists of "key value"."""
     return Table(["", ""], [[name, show(value)] for name, value in facts.items()])
 
 
 def show(value: Any, missing: str = MISSING) -> str:
-    """Returns a recorded value as text; `missing` for None and what is empty."""
+    """Returns a value of a results file as text; `missing` for None and empty values."""
     if value is None or value == "" or value == {} or value == []:
         return missing
     if isinstance(value, bool):
@@ -79,7 +79,7 @@ def show(value: Any, missing: str = MISSING) -> str:
 
 @cache
 def template(name: str, autoescape: bool = False, folder: Path = Path(__file__).parent) -> jinja2.Template:
-    """Reads a template beside this file or in another folder; a name in it that it is not given is an error."""
+    """Reads a Jinja template in this file's folder or another; rendering fails for a variable without a value."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
         undefined=jinja2.StrictUndefined,
@@ -91,7 +91,7 @@ def template(name: str, autoescape: bool = False, folder: Path = Path(__file__).
 
 
 def title(protocol: str, scores: Iterable[Score]) -> str:
-    """Returns the title of a protocol's scores, which are among `scores`, with their tokenizers."""
+    """Returns the title of the scores of a protocol among `scores`, with BLEU's tokenizers."""
     return title_of(protocol, [score.signature for score in scores if score.protocol == protocol])
 
 
@@ -121,11 +121,11 @@ _EXAMPLES = {
 
 
 def language_name(code: str) -> str:
-    """Returns German for de, Chinese (Hant) for zh-Hant; a code without a name here stays as it is."""
+    """Returns the English name of a language code, German for de, Chinese (Hant) for zh-Hant; unknown codes as is."""
     language, _, variety = code.partition("-")
     return f"{NAMES[language]} ({variety})" if variety and language in NAMES else NAMES.get(code, code)
 
 
 def example(code: str | None) -> str:
-    """Returns a sentence in that language (English when there is none)."""
+    """Returns an example sentence in a language; in English for other languages and None."""
     return _EXAMPLES.get(code or "en", _EXAMPLES["en"])

@@ -1,1 +1,1 @@
-"""Translation as a service: models that stay loaded, batches across requests, an HTTP API, a page (extra `serve`)."""
+"""Translation server: loaded models, batches of texts of many requests, an HTTP API, a page (extra `serve`)."""

@@ -1,7 +1,7 @@
 """The HTTP API of `hf-mlnmt serve`: LibreTranslate's, so that its clients work unchanged, and our own under /v1.
 
-`make_app` returns a FastAPI app over a Batcher, which server.py runs and Ray Serve can (docs/serving.md). Every request
-passes gate.py first. A request names nothing on the disk: translated files are kept in memory under random tokens.
+`make_app` returns a FastAPI app that translates by a Batcher; server.py or Ray Serve runs it (docs/serving.md). Every
+request passes gate.py first. No request can name a file of the server: translated files are kept in memory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from hf_mlnmt.serving.limits import Limits
 from hf_mlnmt.serving.service import AUTO, MOST_TERMS, Api, all_languages
 
 _KNOWN = {field.name: field for field in fields(DecodingOptions)}
-# The options of the search that a request may set; what they are is said by DecodingOptions.
+# The fields of DecodingOptions that a request to /v1/translate may set.
 OPTIONS = [
     *("num_beams", "num_return_sequences", "max_new_tokens", "length_penalty", "length_normalization"),
     *("early_stopping", "recombine", "num_beam_groups", "diversity_penalty", "split", "split_long"),
@@ -51,7 +51,7 @@ OPTIONS = [
     *("force_phrases", "bad_phrases", "keep", "no_repeat_ngram_size"),
     *("repetition_penalty", "mbr", "utility"),
 ]
-# What the search of /v1/complete may be told.
+# The fields of DecodingOptions that a request to /v1/complete may set.
 OF_COMPLETIONS = [
     *("num_beams", "max_new_tokens", "length_penalty", "length_normalization", "early_stopping", "terms"),
     *("bad_phrases", "no_repeat_ngram_size", "repetition_penalty"),
@@ -79,7 +79,8 @@ class DetectRequest(BaseModel):
 
 
 class Detection(BaseModel):
-    """A language, and how sure it is in percent; one that is not served is translated as another."""
+    """A detected language and its confidence in percent; `taken_as`: for a language that is not served, the served
+    language that its text is translated as."""
 
     confidence: float
     language: str
@@ -87,7 +88,7 @@ class Detection(BaseModel):
 
 
 class TranslateResponse(BaseModel):
-    """LibreTranslate's answer: with a list of texts everything is a list."""
+    """LibreTranslate's answer; if `q` was a list of texts, every field is a list."""
 
     translatedText: str | list[str]
     detectedLanguage: Detection | list[Detection] | None = None
@@ -96,7 +97,7 @@ class TranslateResponse(BaseModel):
 
 
 class Language(BaseModel):
-    """A language and those that it is translated into."""
+    """A language and the languages that it can be translated into."""
 
     code: str
     name: str
@@ -104,20 +105,20 @@ class Language(BaseModel):
 
 
 class FileResponse(BaseModel):
-    """The address of a translated file, which can be fetched there for a while."""
+    """The address from which a translated file can be fetched for a limited time."""
 
     translatedFileUrl: str
     untranslated: int = Field(0, description="Messages that stay as they are (docs/documents.md).")
 
 
 class Error(BaseModel):
-    """A message that says what went wrong."""
+    """An error message."""
 
     error: str
 
 
 class Searched(BaseModel):
-    """The fields that all answers of our own API share: languages, detection and models."""
+    """The fields that all answers of /v1 share: languages, detected languages and models."""
 
     source: str | None
     target: str | None
@@ -133,20 +134,20 @@ class Answer(Searched):
 
 
 class Completions(Searched):
-    """The likeliest next words behind a prefix, each with its probability and the translation with it."""
+    """The likeliest next words after a prefix, each with its probability and the best translation with that word."""
 
     alternatives: list[Alternative]
 
 
 class Model(BaseModel):
-    """A model that is served, and its pairs of languages."""
+    """A served model and its language pairs (source, target)."""
 
     name: str
     pairs: list[tuple[str, str]]
 
 
 class Metrics:
-    """The numbers of one app that /metrics shows."""
+    """Collects the numbers of an app that /metrics returns for Prometheus."""
 
     def __init__(self, batcher: Batcher) -> None:
         self.registry = CollectorRegistry()
@@ -160,7 +161,7 @@ class Metrics:
         self.registry.register(self)
 
     def on_request(self, record: Record, seconds: float) -> None:
-        """Counts a request."""
+        """Counts a finished request and its seconds."""
         method = record.method if record.method in ("GET", "POST", "HEAD", "OPTIONS") else "other"
         self._requests.labels(method, record.path, str(record.status)).inc()
         self._seconds.labels(record.path).observe(seconds)
@@ -170,7 +171,7 @@ class Metrics:
         self._batch_seconds.observe(seconds)
 
     def collect(self) -> Iterable[Any]:
-        """Yields what the batcher has counted, for Prometheus."""
+        """Yields the batcher's statistics as Prometheus metrics."""
         now = self._statistics
         yield GaugeMetricFamily("hf_mlnmt_waiting_sentences", "In the queue.", value=now.waiting)
         yield CounterMetricFamily("hf_mlnmt_sentences", "Translated.", value=now.pieces)
@@ -181,13 +182,13 @@ class Metrics:
 
 
 def options_model(limits: Limits) -> type[BaseModel]:
-    """Returns the body of /v1/translate: texts, languages, and OPTIONS of DecodingOptions, up to the limits."""
+    """Makes the model of the body of /v1/translate: texts, languages, and OPTIONS with the limits as maxima."""
     texts = {"texts": (str | list[str], Field(description="A text, or several."))}
     return _body_model("TextsToTranslate", "Texts to translate", limits, texts, OPTIONS)
 
 
 def completions_model(limits: Limits) -> type[BaseModel]:
-    """Returns the body of /v1/complete: a sentence, what its translation begins with, and OF_COMPLETIONS."""
+    """Makes the model of the body of /v1/complete: a sentence, a prefix of its translation, and OF_COMPLETIONS."""
     about = _KNOWN["target_prefix"].metadata["help"]
     many = Field(min(5, limits.n_best), ge=1, le=limits.n_best, description="So many of the likeliest next words.")
     given = {
@@ -201,13 +202,14 @@ def completions_model(limits: Limits) -> type[BaseModel]:
 def _body_model(
     name: str, title: str, limits: Limits, given: dict[str, Any], option_names: Sequence[str]
 ) -> type[BaseModel]:
-    """Returns the body of a request: what is given, languages, model, and these options."""
+    """Makes the pydantic model of a request's body: the fields `given`, languages, model, and these options."""
     ceilings = {"num_beams": limits.beams, "num_return_sequences": limits.n_best, "max_new_tokens": limits.new_tokens}
     ceilings["mbr"] = limits.samples
     types = get_type_hints(DecodingOptions)
-    # A text as `terms` would be the name of a file, and a list of prefixes has no place in some of the texts.
+    # Other types than in DecodingOptions: `terms` as a string would name a file of the server, and options with a list
+    # of entries, one for each text, do not fit where texts are translated in groups by language.
     types |= dict.fromkeys(OF_TEXTS, str)
-    types |= {"utility": Literal["chrf", "chrf-pairwise", "bleu"]}  # a command or a model would be anyone's to start
+    types |= {"utility": Literal["chrf", "chrf-pairwise", "bleu"]}  # no command or model that a client could start
     types |= {"terms": Annotated[dict[str, str | list[str]], Field(max_length=MOST_TERMS)]}
     types |= {"keep": str | list[str]}
     options: dict[str, Any] = {}
@@ -228,7 +230,7 @@ def _body_model(
 
 
 async def given_by(request: Request) -> dict[str, Any]:
-    """Returns what a request gives, as JSON, a form or in its address. Raises: HTTPException, 400."""
+    """Reads a request's parameters from its JSON, or its address and form. Raises: HTTPException 400, UserError."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     body = await request.body()
     try:
@@ -262,14 +264,14 @@ def _no_number(name: str) -> float:
 
 
 def _need(given: dict[str, Any], *names: str) -> None:
-    """Raises HTTPException, 400, for the first of these that is not given."""
+    """Raises HTTPException 400 for the first of these parameters that is missing or empty."""
     for name in names:
         if not given.get(name):
             raise HTTPException(400, f"Invalid request: missing {name} parameter")
 
 
 def _checked(model: type[BaseModel], given: dict[str, Any]) -> Any:
-    """Returns what is given as the model has it. Raises: HTTPException, 400, for what it does not allow."""
+    """Validates parameters by a pydantic model. Raises: HTTPException 400 for those that the model refuses."""
     try:
         return model.model_validate(given)
     except ValidationError as error:
@@ -287,7 +289,7 @@ def _said(errors: Sequence[Any]) -> str:
 
 
 def _body(schema: dict[str, Any], *kinds: str) -> dict[str, Any]:
-    """Returns the body of a request, for OpenAPI."""
+    """Returns the OpenAPI description of a request body with this JSON schema, for these media types."""
     return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}}
 
 
@@ -303,7 +305,8 @@ _FILE_FORM = {
         **{name: {"type": "string"} for name in ("source", "target", "api_key")},
     },
 }
-# What the page does not need of gradio, and has to do with files and other servers; and the rest of our own.
+# Paths that are answered with 404: routes of gradio for files and other servers, which the page does not need, and
+# unknown paths of our own API.
 _CLOSED = [
     "/v1/{rest:path}",
     *(f"/gradio_api/{what}" for what in ("upload", "deep_link", "component_server")),
@@ -316,7 +319,7 @@ _PLAIN_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Tra
 <p>%s</p></html>"""
 
 
-async def _api_of(request: Request) -> Api:  # else it would be called in a thread of its own
+async def _api_of(request: Request) -> Api:  # async, since FastAPI calls other functions in a thread
     return request.app.state.api
 
 
@@ -328,7 +331,7 @@ _operation = partial(_router.get, responses={503: {"model": Error}}, tags=["oper
 
 
 async def _asked(request: Request, api: Api, model: type[BaseModel], *needed: str) -> tuple[Any, list[str]]:
-    """Reads a request that may come in: what it asks for, as the model has it, and its texts, within the limits."""
+    """Reads, admits and validates a request; returns its parameters by the model, and its texts, within the limits."""
     given = await given_by(request)
     api.admit(request, given)
     _need(given, *needed)
@@ -368,22 +371,22 @@ async def translate(request: Request, api: Served) -> Response:
 
 @_post("/detect", response_model=list[Detection], openapi_extra=_body_of(DetectRequest))
 async def detect(request: Request, api: Served) -> Response:
-    """Say which language a text is in, the likeliest first: one of those served, or surely another."""
+    """Detect the language of a text; returns served languages, the likeliest first, or first a language not served."""
     _, texts = await _asked(request, api, DetectRequest, "q")
     ranked = await asyncio.to_thread(detection.rank, " ".join(texts), list(api.batcher.models.languages()))
     return JSONResponse([found.to_dict() for found in ranked if found.confidence > 0] or [ranked[0].to_dict()])
 
 
-@_router.post("/languages", include_in_schema=False)  # as libretranslatepy 2.1 asks
+@_router.post("/languages", include_in_schema=False)  # libretranslatepy 2.1 uses POST
 @_get("/languages")
 async def languages(api: Served) -> list[Language]:
-    """List the languages, and those that each is translated into."""
+    """List the languages, and the languages that each can be translated into."""
     return [Language(code=code, name=language_name(code), targets=to) for code, to in all_languages(api.batcher)]
 
 
 @_get("/frontend/settings")
 async def settings(api: Served) -> dict[str, Any]:
-    """Say what LibreTranslate's page asks of its server."""
+    """Return the settings that LibreTranslate's page asks its server for."""
     targets = next(iter(api.batcher.models.languages().values()))
     return {
         "apiKeys": bool(api.keys),
@@ -402,7 +405,7 @@ async def settings(api: Served) -> dict[str, Any]:
 
 @_post(FILES, response_model=FileResponse, openapi_extra=_body(_FILE_FORM, "multipart/form-data"))
 async def translate_file(request: Request, api: Served) -> Response:
-    """Translate a file: plain text, pages, subtitles, Office documents, e-books, catalogues."""
+    """Translate a file: plain text, web pages, subtitles, Office documents, e-books, message catalogues."""
     given, record, limits = await given_by(request), request.scope["record"], api.limits
     api.admit(request, given)
     _need(given, "file", "source", "target")
@@ -436,7 +439,7 @@ async def download_file(token: str, api: Served) -> Response:
 @_get("/health", responses={503: {"model": Error}})
 @_operation("/healthz")
 async def healthz(api: Served) -> dict[str, str]:
-    """Answer 200 as long as the process runs and its worker works."""
+    """Answer 200 as long as the worker thread runs, else 503."""
     if not api.batcher.healthy:
         raise HTTPException(503, "the worker that translates has ended; start the server again")
     return {"status": "ok"}
@@ -444,14 +447,14 @@ async def healthz(api: Served) -> dict[str, str]:
 
 @_operation("/readyz")
 async def readyz(api: Served) -> dict[str, str]:
-    """Answer 200 while new work is taken."""
+    """Answer 200 as long as the server accepts new requests, else 503."""
     api.check_ending()
     return await healthz(api)
 
 
 @_router.get("/metrics", response_class=Response, tags=["operation"])
 async def say_metrics(request: Request, api: Served) -> Response:
-    """Say what Prometheus reads: requests, latencies, queue, batches, tokens. With keys, to who has one."""
+    """Return metrics for Prometheus: requests, latencies, queue, batches, tokens. If the server has keys, needs one."""
     if api.keys:
         api.authorize(request, {})
     metrics = request.app.state.metrics
@@ -459,28 +462,29 @@ async def say_metrics(request: Request, api: Served) -> Response:
 
 
 async def translate_v1(request: Request, api: Served) -> Response:
-    """Translate texts with options of the search; n-best lists with scores."""
+    """Translate texts with decoding options; returns n-best lists with scores."""
     asked, texts = await _asked(request, api, request.app.state.options_model)
     ranked, answer = await _searched(request, api, asked, texts, OPTIONS, num_return_sequences=1)
     return JSONResponse({"translations": [[asdict(hypothesis) for hypothesis in some] for some in ranked], **answer})
 
 
 async def complete_v1(request: Request, api: Served) -> Response:
-    """List the likeliest next words behind a prefix of a translation, and the translation with each."""
+    """List the likeliest next words after a prefix of a translation, and the best translation with each word."""
     asked, texts = await _asked(request, api, request.app.state.completions_model)
     told = {"target_prefix": asked.prefix, "alternatives": asked.alternatives}
     try:
         (found,), answer = await _searched(request, api, asked, texts, OF_COMPLETIONS, **told)
     except UserError as error:
         raise UserError(re.sub("^target_(?=prefix)", "", str(error))) from error  # the field is `prefix` here
-    listed = [asdict(best) for best in found if isinstance(best, Alternative)]  # none of what needs no translation
+    listed = [asdict(best) for best in found if isinstance(best, Alternative)]  # not a text in the target language
     return JSONResponse({"alternatives": listed, **answer})
 
 
 async def _searched(
     request: Request, api: Api, asked: Any, texts: list[str], names: Sequence[str], **usual: Any
 ) -> tuple[list[list[Hypothesis]], dict[str, Any]]:
-    """Searches with the options of these names; returns what is found of each text, and the rest of the answer."""
+    """Translates texts with the request's options of these names; returns each text's hypotheses, and the other fields
+    of the answer. usual: options that the request may override."""
     options = {name: value for name in names if (value := getattr(asked, name, None)) is not None}
     options = {"split": "sentences", **usual, **options, "model": asked.model}
     async with api.within("seconds"):
@@ -492,7 +496,7 @@ async def _searched(
 
 @_router.get("/v1/models", tags=["ours"])
 async def models(api: Served) -> list[Model]:
-    """List the models, and the pairs of languages that each has."""
+    """List the models and their language pairs."""
     return [Model(name=model.name, pairs=list(model.pairs)) for model in api.batcher.models.models]
 
 
@@ -506,16 +510,16 @@ def make_app(
     cors: bool = False,
     addresses: bool = False,
 ) -> FastAPI:
-    """Returns the app. Its `state.end()` makes it take no new work.
+    """Builds the FastAPI app. After a call of its `state.end()` it refuses new requests.
 
     Args:
-        batcher: of the models that are served.
+        batcher: the Batcher of the served models.
         limits: default: those of Limits.
-        keys: API keys, one of which a request must name; none: nobody needs one. With keys there is no page.
-        hosts: names that a request may give for this server (the header Host), also as *.example.org; none: any.
+        keys: API keys, one of which a request must have; none: no key is needed. With keys there is no page.
+        hosts: names that the header Host of a request may have, also as *.example.org; none: any.
         page: mount the page at /, where gradio is installed.
-        cors: let pages of any origin ask, in a browser.
-        addresses: log the addresses of clients as they are, not hashed.
+        cors: allow requests from pages of any origin in a browser.
+        addresses: log clients' addresses as they are, not hashed.
     """
     metrics = Metrics(batcher)
     api = Api(batcher, limits, keys, RequestLog(metrics.on_request, addresses))
@@ -523,7 +527,7 @@ def make_app(
         title="hf-mlnmt serve",
         version=__version__,
         description="Machine translation: the API of LibreTranslate, and more under /v1.",
-        docs_url=None,  # the scripts of FastAPI's pages come from another machine
+        docs_url=None,  # FastAPI's pages would load scripts from another machine
         redoc_url=None,
         separate_input_output_schemas=False,
     )
@@ -553,7 +557,7 @@ def make_app(
 
 
 def _answer_errors(app: FastAPI) -> None:
-    """Makes errors of an app, or of the page's, {"error": message}."""
+    """Registers handlers that answer an app's HTTP and validation errors with {"error": message}."""
 
     async def answer(request: Request, error: Any) -> Response:
         invalid = isinstance(error, RequestValidationError)
@@ -564,7 +568,7 @@ def _answer_errors(app: FastAPI) -> None:
 
 
 def _add_page(app: FastAPI, api: Api, wanted: bool) -> None:
-    """Puts the page at /, or one that says why there is none."""
+    """Mounts the page at /, or a plain page that tells why there is none."""
     reason = "It asks for an API key, so there is no page." if api.keys else "It was started without a page."
     if wanted := wanted and not api.keys:
         try:
@@ -588,7 +592,7 @@ def _add_page(app: FastAPI, api: Api, wanted: bool) -> None:
         raise HTTPException(404, "Not Found")
 
     every, allowed = {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}, dict[str, str]()  # HEAD is gate.py's
-    for route in [*_router.routes, *app.routes]:  # else the page would have these
+    for route in [*_router.routes, *app.routes]:  # other methods: 405, else the page mounted at / would answer them
         path, methods = getattr(route, "path", ""), getattr(route, "methods", None) or every
         allowed.setdefault(path, ", ".join(sorted(methods)))
         if every - methods:

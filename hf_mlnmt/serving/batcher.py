@@ -1,18 +1,18 @@
-"""Common batches of the texts of many requests, translated by one worker thread.
+"""Translates the texts of many requests in common batches, by one worker thread.
 
-Requests are cut into pieces (sentences, or as much as a model takes at once). Pieces that the same model translates
-with the same options wait in one queue; fair_queue.py says which batch is next. Beyond that:
+Requests are cut into pieces (sentences, or as much as a model reads at once). Pieces for the same model with the same
+options wait in one queue; fair_queue.py chooses the next batch. Beyond that:
 
-- An idle worker begins at once. Only if the batch before it served several requests, it waits for as many, at most
-  `max_wait`: clients that were answered together ask together again.
-- Between two steps of a batch, or while it is encoded, newcomers whose turn is before its last are translated, by the
-  same thread from inside the search, maybe with the same model:
+- An idle worker begins at once. Only if the last batch served several requests does the worker wait for as many
+  requests, at most `max_wait` seconds: clients that were answered together often send the next requests together.
+- Between two steps of a batch's search new requests whose turn is before the last turn in the batch are translated, by
+  the same thread from inside of the search, maybe with the same model:
 
     _translate_batch -> _search -> call.search -> generate() -> search/loop.py: rules.between_steps(), at every step
       -> _between_steps -> _let_pass -> _translate_batch(passed=False) -> _search -> another generate()
 
-  Before one sentence in compiled code, or steps of static shapes on a GPU, `_between_steps` is called once.
-- A cancelled request leaves the queue; a batch in which nobody is left ends at its next step.
+  A search in compiled code (one sentence) or with steps of static shapes (GPU) calls `_between_steps` once, at first.
+- A cancelled request leaves the queue; the search of a batch all of whose requests are cancelled ends at its next step.
 - A batch that fails is halved and tried again, until the piece that cannot be translated is alone; its request fails.
 
 A piece's translation does not depend on the batch: see tests/serving/test_batcher.py. A method whose name ends with
@@ -52,12 +52,12 @@ from hf_mlnmt.serving.models import Leg, ServedModels
 
 logger = logging.getLogger(__name__)
 
-_CALLS = 64  # calls that are kept, those used last
-_SHORT = 20_000  # characters of a request that a worker cuts between two batches; longer ones have another thread
+_CALLS = 64  # TranslationCalls that are cached, the most recently used
+_SHORT = 20_000  # characters up to which the worker cuts a request's texts itself; longer ones are cut by a thread
 
 
 class Overloaded(Exception):
-    """Raised where too much waits or the batcher is closing; the client may try again after `retry_after` seconds."""
+    """Raised where too many pieces wait or the batcher is closing; clients may retry after `retry_after` seconds."""
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         super().__init__(message)
@@ -65,12 +65,12 @@ class Overloaded(Exception):
 
 
 class TimedOut(Exception):
-    """Raised where a request has passed its time limit; its work is stopped."""
+    """Raised where a request has exceeded its time limit; its translation is stopped."""
 
 
 class Translations(NamedTuple):
-    """n hypotheses for each text, best first; the language between, if any; the names of the models; the target's code
-    where it is another than was asked for, as zh-Hans for zh."""
+    """The result of a request: n hypotheses for each text, best first; `via`: the language between if two models
+    translated; names of the models; `target`: the target's code if it is not the one asked for (zh-Hans for zh)."""
 
     texts: list[list[Hypothesis]]
     via: str | None
@@ -80,7 +80,7 @@ class Translations(NamedTuple):
 
 @dataclass
 class Statistics:
-    """Counts of what was done. `on_batch` is called after each batch with its pieces, source tokens and seconds."""
+    """Counts of a Batcher. `on_batch` is called after each batch with its number of pieces, source tokens, seconds."""
 
     waiting: int = 0
     pieces: int = 0
@@ -92,11 +92,11 @@ class Statistics:
 
 @dataclass
 class _Request:
-    """Texts for one call; `future` has the result, and says when nobody waits for it any more."""
+    """The texts of a request for one TranslationCall; `future`: the result; cancelled if nobody waits for it."""
 
     call: TranslationCall
     texts: list[str]
-    turn: float = 0.0  # tokens
+    turn: float = 0.0  # in tokens served (fair_queue.py)
     came: float = field(default_factory=time.monotonic)
     cut: list[CutText] = field(default_factory=list)
     pieces: int = 0
@@ -105,11 +105,11 @@ class _Request:
 
     @property
     def is_long(self) -> bool:
-        """Returns whether another thread cuts the texts, while the worker goes on."""
+        """Returns whether the texts are so long that another thread than the worker cuts them."""
         return sum(map(len, self.texts)) > _SHORT
 
     def take(self, piece: EncodedPiece, hypotheses: list[Hypothesis]) -> None:
-        """Stores the hypotheses of a piece; finishes with those of the last one."""
+        """Stores the hypotheses of a piece; after the last piece sets the request's result."""
         self.results[piece.line, piece.number] = hypotheses
         if len(self.results) == self.pieces:
             self.finish()
@@ -136,8 +136,8 @@ class Batcher:
 
     Args:
         batch_tokens: source tokens of a batch, padding included.
-        max_wait: seconds that the idle worker waits at most for requests that will fill its batch.
-        max_queue: pieces that may wait.
+        max_wait: seconds that an idle worker waits at most for further requests for its batch.
+        max_queue: the largest number of pieces that wait; above it requests are refused.
 
     Raises: UserError for a number out of its range.
     """
@@ -151,11 +151,11 @@ class Batcher:
         self._calls: OrderedDict[Any, TranslationCall] = OrderedDict()
         self._fair = FairQueues(batch_tokens)
         self._changed = threading.Condition()
-        self._together = 1  # requests that the last batch served: as many may ask again, and an idle worker waits
-        self._active = 0  # requests that are not answered yet: what a batch serves is shared among them
-        self._aside = 0.0  # seconds that searches have waited for newcomers, which are no part of their own time
+        self._together = 1  # number of requests in the last batch; an idle worker waits for as many
+        self._active = 0  # number of requests that are not answered yet
+        self._aside = 0.0  # seconds spent on requests that passed a search, to be subtracted from its time
         self._closing = False
-        self.healthy = True  # until the worker ends by a fault
+        self.healthy = True  # False once an error has ended the worker
         self._cutter = ThreadPoolExecutor(1, thread_name_prefix="cut")  # cuts long texts
         self._worker = threading.Thread(target=self._work, name="translate", daemon=True)
         self._worker.start()
@@ -170,14 +170,14 @@ class Batcher:
         timeout: float | None = None,
         **options: Any,
     ) -> Translations:
-        """Translates texts between languages; cancelled, its work is taken back.
+        """Translates texts between languages; if cancelled, their pieces leave the queue.
 
         Args:
-            model: the name of the model that shall do it.
-            timeout: seconds after which it is given up.
-            options: fields of DecodingOptions, and others of generate().
+            model: the name of the model to use; None: any that translates the pair.
+            timeout: seconds after which TimedOut is raised.
+            options: fields of DecodingOptions, and other arguments of generate().
 
-        Raises: UserError for what cannot be done, Overloaded, TimedOut.
+        Raises: UserError for unknown languages, models or options, Overloaded, TimedOut.
         """
         route, results = self.models.route(source, target, model), []
         try:
@@ -194,12 +194,12 @@ class Batcher:
         return Translations(results, route.via, [leg.name for leg in route.legs], route.target)
 
     def translate_now(self, texts: Sequence[str], *languages: str | None, **options: Any) -> Translations:
-        """Waits for what `translate` returns."""
-        with ThreadPoolExecutor(1) as thread:  # the caller's may have an event loop
+        """Calls `translate` and waits for its result."""
+        with ThreadPoolExecutor(1) as thread:  # the caller's thread may have an event loop already
             return thread.submit(asyncio.run, self.translate(texts, *languages, **options)).result()
 
     def reload(self) -> list[str]:
-        """Reads all models again, see ServedModels.reload; what has begun is finished by the old ones."""
+        """Loads all models again (ServedModels.reload), returns problems; the old models finish begun requests."""
         problems = self.models.reload()
         loaded = {id(model.pipeline) for model in self.models.models}
         with self._changed:
@@ -208,7 +208,8 @@ class Batcher:
         return problems
 
     def close_now(self, timeout: float | None = None) -> None:
-        """Takes no new work, finishes what has begun and ends the worker; after `timeout` seconds the rest fails."""
+        """Refuses new requests, finishes those that have begun, and ends the worker; after `timeout` seconds fails the
+        rest."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -217,7 +218,7 @@ class Batcher:
         self._cutter.shutdown(wait=False, cancel_futures=True)
 
     def _fail_all(self, error: Exception) -> None:
-        """Lets all that waits fail."""
+        """Empties all queues and fails the requests that waited in them."""
         with self._changed:
             queues = self._fair.queues.values()
             left = [request for queue in queues for request in [*queue.uncut, *(p.request for p in queue.pieces)]]
@@ -229,7 +230,7 @@ class Batcher:
     # From texts to pieces
 
     def _call_of(self, leg: Leg, options: dict[str, Any], last: bool) -> TranslationCall:
-        """Returns the call that translates a leg. Raises: UserError for options that do not exist or fit."""
+        """Returns the TranslationCall of a leg, cached. Raises: UserError for options that do not exist or fit."""
         key = (*leg, last, repr(sorted(options.items())))
         with self._changed:
             if (call := self._calls.get(key)) is not None:
@@ -276,7 +277,7 @@ class Batcher:
             self._active -= 1
 
     def _make_room_locked(self, pieces: int) -> None:
-        """Raises Overloaded if so many more pieces would be too many."""
+        """Raises Overloaded if with so many more pieces more than `max_queue` would wait."""
         waiting = self.statistics.waiting
         if waiting + pieces > self.max_queue:
             message = f"{waiting} sentences wait, and {pieces} more would be above the limit of {self.max_queue}"
@@ -289,10 +290,10 @@ class Batcher:
             self._changed.notify()
 
     def _cut(self, call: TranslationCall, requests: list[_Request]) -> list[QueuedPiece]:
-        """Cuts the texts of requests and returns the pieces, which count as waiting."""
+        """Cuts the texts of requests into pieces; counts these as waiting, and returns them."""
         try:
             if len(requests) > 1 and any(not isinstance(getattr(call.options, x), str | None) for x in OF_TEXTS):
-                raise UserError("an option has an entry for each text of a request")  # by its number in the request
+                raise UserError("an option has an entry for each text of a request")  # so cut each request alone
             cut = call.cut([text for request in requests for text in request.texts], 1)
             call.forget_lines()
         except Exception as error:
@@ -305,14 +306,14 @@ class Batcher:
             return []
         entered, every = list[tuple[_Request, Sequence[EncodedPiece]]](), iter(cut)
         for request in requests:
-            # Lines are counted in each request: what a call says of line n, and a draw, belong to its own texts.
+            # Lines are numbered from 1 in each request, as messages, options and random draws go by these numbers.
             request.cut = [next(every).on_line(line) for line in range(1, len(request.texts) + 1)]
             request.pieces = sum(len(text.inputs) for text in request.cut)
             entered.append((request, [sentence for text in request.cut for sentence in text.inputs]))
         pieces: list[QueuedPiece] = []
         with self._changed:
             for request, inputs in entered:
-                if request.is_long:  # it waited for the cutting, not for others
+                if request.is_long:  # its turn begins now: until here it waited for the cutting, not for the worker
                     request.turn = self._fair.served
                 if self._is_accepted_locked(request):
                     self.statistics.waiting += len(inputs)
@@ -323,7 +324,7 @@ class Batcher:
         return pieces
 
     def _is_accepted_locked(self, request: _Request) -> bool:
-        """Returns whether the pieces of a request may wait."""
+        """Returns whether the pieces of a request may wait; fails the request if they are too many."""
         self.statistics.waiting -= len(request.texts)
         try:
             self._make_room_locked(request.pieces)
@@ -332,7 +333,7 @@ class Batcher:
         return not request.future.done()  # or it was cancelled meanwhile
 
     def _drop(self, request: _Request) -> None:
-        """Removes what is left of a request from its queue: nobody waits for it any more."""
+        """Cancels a request that nobody waits for any more, and removes it from its queue."""
         if request.future.done() and not request.future.cancelled() and request.future.exception() is None:
             return
         request.future.cancel()
@@ -344,7 +345,7 @@ class Batcher:
     # From pieces to batches
 
     def _work(self) -> None:
-        """Translates until the batcher is closed."""
+        """Translates batch after batch until the batcher is closed: the worker thread's function."""
         try:
             while (call := self._next_call()) is not None:
                 with self._changed:
@@ -372,7 +373,7 @@ class Batcher:
                 request.fail(error)
 
     def _next_call(self) -> TranslationCall | None:
-        """Waits for work and returns the call whose turn it is; None: closed, and nothing is left."""
+        """Waits for work and returns the call whose turn it is; None once the batcher is closed and nothing waits."""
         with self._changed:
             while True:
                 call = self._fair.first()
@@ -386,14 +387,14 @@ class Batcher:
                 left = oldest + self.max_wait - time.monotonic()
                 if queue.pieces or left <= 0 or self._closing or queue.requests(self._together) >= self._together:
                     return call
-                self._changed.wait(left)  # until someone comes or leaves, or the time is over
+                self._changed.wait(left)  # until a request comes or leaves, or `left` seconds
 
     def _translate_batch(self, call: TranslationCall, queue: Queue, passed: bool = True) -> None:
-        """Translates a batch of a queue, if there are pieces in it; `passed`: newcomers may pass it."""
+        """Translates a batch of a queue, if it has pieces; passed: new requests may be translated between its steps."""
         with self._changed:
             batch, wanted = self._fair.take(call, queue, call.most, call.ahead)
             self.statistics.waiting -= len(batch)
-            active = [self._active]  # at each step of the search
+            active = [self._active]  # number of unanswered requests at each step of the search
         if not batch:
             return
         with self._failing([piece.request for piece in batch]):
@@ -403,7 +404,7 @@ class Batcher:
             self._count(call, batch, wanted, sum(active) / len(active), seconds)
 
     def _let_pass(self, last: float) -> None:
-        """Translates requests that came while a batch is searched and whose turn is before `last`."""
+        """Translates, during the search of a batch, new requests whose turn is before `last`."""
         with self._changed:
             if (call := self._fair.before(last)) is None:
                 return
@@ -418,7 +419,7 @@ class Batcher:
         self._aside += time.monotonic() - began
 
     def _search(self, call: TranslationCall, pieces: list[QueuedPiece], passed: bool, active: list[int]) -> None:
-        """Searches; `passed`: newcomers may pass between steps. Notes in `active` how many requests there are then."""
+        """Searches pieces and sets their results; passed, active: as in `_translate_batch`, `active` is appended to."""
         pieces = [piece for piece in pieces if not piece.request.future.done()]
         if not pieces:
             return
@@ -439,20 +440,20 @@ class Batcher:
         self._tell(pieces, found)
 
     def _between_steps(self, pieces: list[QueuedPiece], passed: bool, active: list[int]) -> bool:
-        """Lets newcomers pass whose turn is earlier; returns whether nobody waits for these pieces any more."""
+        """Translates new requests with an earlier turn; returns whether nobody waits for these pieces any more."""
         active.append(self._active)
         if passed:
             self._let_pass(max(piece.turn for piece in pieces))
         return all(piece.request.future.done() for piece in pieces)
 
     def _tell(self, pieces: list[QueuedPiece], found: list[list[Hypothesis]]) -> None:
-        """Gives requests what was found for their pieces."""
+        """Stores the hypotheses of pieces in their requests."""
         self.statistics.target_tokens += sum(ranked[0].length for ranked in found if ranked)
         for piece, hypotheses in zip(pieces, found, strict=True):
             piece.request.take(piece.content, hypotheses)
 
     def _count(self, call: Any, pieces: list[QueuedPiece], wanted: int, active: float, seconds: float) -> None:
-        """Counts a batch, which was to have `wanted` pieces, and during which `active` requests waited on average."""
+        """Adds a batch to the statistics. wanted: its planned number of pieces; active: mean of unanswered requests."""
         with self._changed:
             statistics, self._together = self.statistics, len({id(piece.request) for piece in pieces})
             tokens = self._fair.count(pieces, active, seconds)
@@ -465,14 +466,14 @@ class Batcher:
 
 
 def log_failure(error: BaseException) -> None:
-    """Logs an exception that nobody expected by its type and its lines, for its message may quote."""
+    """Logs an unexpected exception by type and traceback, without its message, which may quote a user's text."""
     where = "".join(traceback.format_tb(error.__traceback__))
     logging.getLogger("hf_mlnmt.serving").error("%s", json.dumps({"failed": type(error).__name__, "where": where}))
 
 
 def _options_of_leg(leg: Leg, options: dict[str, Any], last: bool) -> DecodingOptions:
-    """Returns the options of a leg: of the first of two only the best translation goes on, and what is said of the
-    translation's words, terms too, is not said of it: its target is another language.
+    """Returns the decoding options of a leg. The first of two legs has no n-best list, since only its best translation
+    is translated further, and no terms or phrases, which are for the target language.
 
     Raises: UserError for options that do not exist or do not fit together.
     """
@@ -484,12 +485,12 @@ def _options_of_leg(leg: Leg, options: dict[str, Any], last: bool) -> DecodingOp
         for name in ("num_return_sequences", "alternatives", *terms, *OF_TEXTS):
             asked.pop(name, None)
     if asked.get("do_sample") and (asked.get("num_return_sequences") or 1) == 1 and not asked.get("num_beams"):
-        asked = {"seed": 1, **asked, "draws": "text"}  # so that a draw does not depend on the batch
+        asked = {"seed": 1, **asked, "draws": "text"}  # so that draws do not depend on the batch
     return DecodingOptions().with_keywords(asked)
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Yields all texts in a value as JSON has them, keys included."""
+    """Yields all strings in a JSON value, keys of objects included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):

@@ -1,20 +1,20 @@
-"""Who is served next: start-time fair queueing (Goyal, Vin and Cheng 1997), counted in tokens served.
+"""Chooses the next batch by start-time fair queueing (Goyal, Vin and Cheng 1997), counted in tokens served.
 
 A queue holds the pieces (sentences) of many requests that can be searched together. The turn of a piece is the number
-of tokens that each waiting request had been served when its own request came, plus the tokens of its request's pieces
-before it. The smallest turn goes first, so a short text does not wait until a long one is done. The tokens of a batch
-count as served to the requests that waited meanwhile, in equal parts. A, B and C come, with a piece a batch:
+of tokens that each waiting request had been served when its own request came, plus the tokens of its request's earlier
+pieces. Pieces are served by ascending turn, so that a short text does not wait until a long one is done. The tokens of
+a batch count as served to all requests that wait during it, in equal parts. Requests A, B and C, one piece a batch:
 
     served  the turns of pieces that wait              the next batch
     0       A, three pieces of 100 tokens: 0 100 200   A's first; meanwhile B comes, with a piece of 10 tokens: turn 0
     50      A 100 200; B 0                             B's: of A's 100 tokens 50 count for each
-    55      A 100 200; C comes, a piece of 60: 55      C's: it has not to wait for what A had before
+    55      A 100 200; C comes, a piece of 60: 55      C's: it does not wait for what A came with before
     85      A 100 200                                  A's second
 
-A batch has a budget of tokens, padding included. It has no more pieces than lower its cost, which is measured, and no
-more of one request than about half a second's worth: then answers go out, and turns change, as soon as they can.
+A batch has a budget of tokens, padding included. It has only as many pieces as lower the measured cost of a token, and
+of one request pieces for about half a second only, so that answers are sent and new requests served early.
 
-Knows no thread, model or HTTP: batcher.py calls it with its lock held.
+Nothing here is safe for threads: batcher.py calls it with its lock held.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 _LOOKED_AT = 1024  # pieces of a queue from which a batch of similar lengths is chosen
-_WEIGHT = 0.2  # of the newest batch, in the mean speed over batches
-_SECONDS = 0.5  # that the pieces of one request may take in a batch, by the speed of the batches before;
-_LEAST_PART = 8  # but they may have this part of a batch at any speed: tiny batches would take even longer in all
-_MEASURED = 3  # newest searches of a size that count; the first two of a queue also warm up
-_TRIED_AGAIN = 64  # choices after which another size is measured once more
-_DEARER = 1.15  # how much more a token may cost in a smaller batch, whose answers go out earlier
+_WEIGHT = 0.2  # weight of the newest batch in the running mean of speed
+_SECONDS = 0.5  # seconds that one request's pieces in a batch may take, by the mean speed of earlier batches;
+_LEAST_PART = 8  # but at least 1/8 of the batch's budget, since tiny batches would take longer in all
+_MEASURED = 3  # searches of a size, the newest, whose least cost counts
+_TRIED_AGAIN = 64  # number of choices after which another size is measured again
+_DEARER = 1.15  # factor by which a token may cost more in a smaller batch, whose answers are sent earlier
 
 
 class QueuedPiece(NamedTuple):
-    """A piece of a request; pieces are sorted by their turns, and equal turns by their numbers."""
+    """A piece of a request; pieces sort by turn, then by number (the order in which they were made)."""
 
     turn: float
     number: int
-    request: Any  # with a `turn`
+    request: Any  # an object with an attribute `turn`
     tokens: int
     content: Any
 
 
 @dataclass
 class Queue:
-    """Requests that are not cut into pieces yet, in the order of their turns, and a heap of pieces."""
+    """The requests of a queue that are not cut into pieces yet, in the order of their turns, and a heap of pieces."""
 
     uncut: list[Any] = field(default_factory=list)
     pieces: list[QueuedPiece] = field(default_factory=list)
@@ -59,36 +59,37 @@ class Queue:
 
     @property
     def turn(self) -> float:
-        """Returns the smallest turn, infinity for an empty queue."""
+        """Returns the smallest turn of requests and pieces; infinity for an empty queue."""
         return min(self.uncut[0].turn if self.uncut else math.inf, self.pieces[0].turn if self.pieces else math.inf)
 
     def requests(self, most: int) -> int:
-        """Counts the requests: uncut ones, and those of the first `most` pieces."""
+        """Returns the number of requests: uncut ones, and those that the first `most` pieces of the heap belong to."""
         return len(self.uncut) + len({id(piece.request) for piece in self.pieces[:most]})
 
     def drain(self) -> list[Any]:
-        """Takes the uncut requests out and returns them."""
+        """Removes and returns all uncut requests."""
         uncut, self.uncut = self.uncut, []
         return uncut
 
 
 class Costs:
-    """Seconds per token of a queue's searches, by batch size: 1, about 2, 4, 8 and so on."""
+    """Measures the seconds per token of a queue's searches by batch size (1, about 2, 4, 8...), and chooses sizes."""
 
     def __init__(self) -> None:
         self._seen: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_MEASURED))
         self._choices = 0
 
     def add(self, pieces: int, tokens: int, seconds: float) -> None:
-        """Records what a search of about so many pieces took."""
+        """Records the seconds of a search of about so many pieces with so many tokens."""
         self._seen[pieces.bit_length()].append(seconds / tokens)
 
     def size(self, most: int) -> int:
-        """Returns how many of `most` pieces to search together: the fewest that cost about the least."""
+        """Returns how many of `most` pieces to search together: the smallest size with about the least cost a token, or
+        a size that is to be measured."""
         sizes = [*(1 << bit for bit in range(most.bit_length() - 1)), most]
         self._choices += 1
         seen = [self._seen[size.bit_length()] for size in sizes]
-        # One piece costs little to try; of the others the larger ones are the likelier.
+        # Size 1 is measured first, since that costs little; then the largest, which are most often the best.
         if unknown := [size for size, each in zip(sizes, seen) if len(each) < _MEASURED]:
             return unknown[0] if unknown[0] == 1 else unknown[-1]
         if self._choices % _TRIED_AGAIN == 0:
@@ -98,31 +99,31 @@ class Costs:
 
 
 class FairQueues:
-    """Queues by key, their turns, and the choice of the next batch. `served`: tokens served to each waiting request."""
+    """All queues by key; chooses the next queue and batch. `served`: tokens served to each waiting request so far."""
 
     def __init__(self, batch_tokens: int) -> None:
         self.batch_tokens, self.served = batch_tokens, 0.0
         self.queues: dict[Hashable, Queue] = {}
         self._costs: WeakKeyDictionary[Any, Costs] = WeakKeyDictionary()
-        self._tokens_a_second = 0.0  # mean
+        self._tokens_a_second = 0.0  # running mean over batches
         self._numbers = count()
 
     def queue(self, key: Hashable) -> Queue:
-        """Returns the queue of a key, a new one if need be."""
+        """Returns the queue of a key; makes it if there is none."""
         return self.queues.setdefault(key, Queue())
 
     def first(self) -> Any:
-        """Returns the key of the queue whose turn it is, None if nothing waits; empty queues are dropped."""
+        """Returns the key of the queue with the smallest turn, None if nothing waits; drops empty queues."""
         self.queues = {key: queue for key, queue in self.queues.items() if queue}
         return min(self.queues, key=lambda key: self.queues[key].turn, default=None)
 
     def before(self, turn: float) -> Any:
-        """Returns the key of a queue in which an uncut request has a turn before this one, or None."""
+        """Returns the key of a queue with an uncut request whose turn is before `turn`, or None."""
         due = (key for key, queue in self.queues.items() if queue.uncut and queue.uncut[0].turn < turn)
         return next(due, None)
 
     def pieces_of(self, request: Any, contents: Iterable[tuple[int, Any]]) -> list[QueuedPiece]:
-        """Returns pieces of a request, of (tokens, content), with their turns."""
+        """Makes the pieces of a request, with their turns; contents: (tokens, content) of each."""
         tokens, pieces = 0, []
         for size, content in contents:
             pieces.append(QueuedPiece(request.turn + tokens, next(self._numbers), request, size, content))
@@ -130,7 +131,7 @@ class FairQueues:
         return pieces
 
     def put(self, key: Hashable, pieces: Iterable[QueuedPiece]) -> None:
-        """Adds pieces to a queue."""
+        """Adds pieces to the queue of a key."""
         queue = self.queue(key)
         for piece in pieces:
             heapq.heappush(queue.pieces, piece)
@@ -146,19 +147,19 @@ class FairQueues:
         return removed
 
     def seconds_left(self) -> float:
-        """Estimates how long the pieces that wait will take."""
+        """Estimates how many seconds the waiting pieces will take, by the mean speed; 0 before the first batch."""
         tokens = sum(piece.tokens for queue in self.queues.values() for piece in queue.pieces)
         return tokens / self._tokens_a_second if self._tokens_a_second else 0.0
 
     def take(self, key: Any, queue: Queue, most: int, ahead: bool) -> tuple[list[QueuedPiece], int]:
-        """Takes the next batch out of a queue: its first piece, and pieces of similar length beside it.
+        """Removes the next batch from a queue: the piece with the smallest turn, and pieces of similar length.
 
         Args:
-            most: pieces that fit into a search.
-            ahead: the device computes alone, and a larger batch always costs less a token: costs are not asked. Without
-                it, a request whose turn has come is not searched beside pieces whose turn has not.
+            most: number of pieces that fit into a search.
+            ahead: for a GPU, where a larger batch always costs less a token: measured costs are ignored. Without it a
+                request whose turn has come is not searched together with pieces whose turn has not.
 
-        Returns the batch, and about how many pieces it was to have: `Costs.add` counts it as one of that size.
+        Returns the batch, and its planned number of pieces, the size under which `Costs.add` records it.
         """
         if not queue.pieces:
             return [], 0
@@ -171,7 +172,7 @@ class FairQueues:
         if wanted == 1:
             return [heapq.heappop(queue.pieces)], 1
         first, *others = [heapq.heappop(queue.pieces) for _ in range(min(_LOOKED_AT, len(queue.pieces)))]
-        # Pieces whose turn has come go first, then those that waste the least padding.
+        # Pieces whose turn has come first, then by the least difference in length, which means padding.
         others.sort(key=lambda piece: (piece.turn > self.served, abs(piece.tokens - first.tokens), piece.number))
         batch, left, longest = [first], list[QueuedPiece](), first.tokens
         tokens = Counter({id(first.request): longest})
@@ -188,7 +189,7 @@ class FairQueues:
                 tokens[request] += piece.tokens
             else:
                 left.append(piece)
-        # The tokens of a request are counted in the order in which its pieces are searched.
+        # Pieces of a request may be searched out of order: turns are assigned anew in the order of searching.
         turns: dict[int, float] = {}
         for piece in sorted([*batch, *left]):
             turns.setdefault(id(piece.request), piece.turn)
@@ -201,18 +202,18 @@ class FairQueues:
         """Counts a batch as served to `sharers` requests in equal parts; returns its tokens."""
         tokens = sum(piece.tokens for piece in batch)
         room = self.batch_tokens // max(piece.tokens for piece in batch)
-        # Of very many requests, each of as many as a batch has room for has been served its share.
+        # If more requests wait than a batch has room for pieces, its tokens are divided by that room, not by requests.
         self.served += tokens / max(1, min(sharers, room))
         self._tokens_a_second += _WEIGHT * (tokens / max(seconds, 1e-6) - self._tokens_a_second)
         return tokens
 
     def costs(self, key: Any) -> Costs:
-        """Returns the measured costs of a key."""
+        """Returns the measured costs of a key's searches."""
         return self._costs.setdefault(key, Costs())
 
 
 def _at_next_turn(piece: QueuedPiece, turns: dict[int, float]) -> QueuedPiece:
-    """Returns a piece with the turn that its request has come to, and moves that on by the piece's tokens."""
+    """Returns a piece with its request's next turn in `turns`, and adds the piece's tokens to that turn."""
     turn = turns[id(piece.request)]
     turns[id(piece.request)] += piece.tokens
     return piece._replace(turn=turn)

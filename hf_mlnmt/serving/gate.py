@@ -1,9 +1,9 @@
-"""The gate that every request passes: sizes and times are limited, clients that leave noticed, requests logged.
+"""ASGI middleware around the whole server: checks host names, limits sizes and times, answers errors, logs requests.
 
-A request's body is read here, within its limit, before anything else sees it. A client that leaves while its answer is
-made cancels the work. A host that is not served, and HEAD, which is GET without the body, are dealt with here. The log
-has a line of JSON for each request, and never a text. What goes wrong is answered as
-{"error": message}; an exception that nobody expected is logged by its type and its lines, for its message may quote.
+A request's body is read here, within its limit, before the app sees it. If the client disconnects, the work for its
+request is cancelled. HEAD is answered as GET without the body. The log has a line of JSON for each request, and never a
+text. Errors are answered as {"error": message}; an unexpected exception is logged by type and traceback, without its
+message, which may quote a user's text.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ Send = Callable[[Message], Awaitable[None]]
 FILES = "/translate_file"
 PROBES = ("/healthz", "/readyz")
 _FORM = 10_000  # bytes of a form beside its file
-_GONE = 499  # as nginx has it
-_HOST = re.compile(r"(\[[^\]]+\]|[^:\[\]]+)(:\d*)?")  # of the header: name, port
+_GONE = 499  # status in the log where the client left before its answer, as in nginx
+_HOST = re.compile(r"(\[[^\]]+\]|[^:\[\]]+)(:\d*)?")  # name and port in the header Host
 logger = logging.getLogger("hf_mlnmt.serving")
 
 
 @dataclass
 class Record:
-    """The fields of a request's line in the log."""
+    """The data of a request for its line in the log."""
 
     method: str
     path: str = "other"
@@ -52,14 +52,14 @@ class Record:
 
 
 class LimitPassed(HTTPException):
-    """Refuses with status 413 what is larger than a limit, which the message names."""
+    """Raised, with status 413, for a request above a limit; the message names size and limit."""
 
     def __init__(self, name: str, size: int | str, limit: int, what: str) -> None:
         super().__init__(413, f"{what}: {size}; the limit ({name}) is {limit}")
 
 
 def error_response(error: Exception) -> JSONResponse:
-    """Returns {"error": message}, with the status that belongs to it."""
+    """Returns the response {"error": message} to an exception, with the HTTP status of its type."""
     headers: dict[str, str] = {}
     if isinstance(error, HTTPException):
         status, message, headers = error.status_code, str(error.detail), dict(error.headers or {})
@@ -76,9 +76,9 @@ def error_response(error: Exception) -> JSONResponse:
 
 
 class RequestLog:
-    """Writes a line of JSON for each request, of the API and of the page, and calls `observe` with it and its seconds.
+    """Logs each request of API and page as a line of JSON, and calls `observe` with its Record and its seconds.
 
-    addresses: the lines have clients' addresses as they are, not hashed with a key of this process.
+    addresses: log clients' addresses as they are, else hashed with a random key of this process.
     """
 
     def __init__(self, observe: Callable[[Record, float], None] | None = None, addresses: bool = False) -> None:
@@ -86,7 +86,7 @@ class RequestLog:
         self._salt = secrets.token_bytes(16)
 
     def write(self, record: Record, client: str) -> None:
-        """Writes the log line of a request that is done; client: its address."""
+        """Writes the log line of a finished request; client: the client's address."""
         seconds = time.monotonic() - record.started
         if self.observe:
             self.observe(record, seconds)
@@ -104,10 +104,11 @@ class RequestLog:
 
 
 class Gate:
-    """An ASGI app around the app.
+    """Wraps an ASGI app: refuses unknown Host names, enforces limits on body size and idle time, cancels the work of
+    clients that leave, answers errors and logs each request.
 
-    hosts: names that a request may give for this server, also as *.example.org; none: any. ending: is set when the
-    server ends, which ends what only keeps a page's connection open.
+    hosts: names that the header Host may have, also as *.example.org; none: any. ending: event that is set when the
+    server ends, which then ends the heartbeat requests of open pages.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Gate:
         self.ending = ending or asyncio.Event()
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Answers a request, as ASGI wants it."""
+        """Answers a request by the wrapped app (the call of an ASGI app)."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -135,7 +136,7 @@ class Gate:
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun, record.status = True, message["status"]
-                # gradio lets every page of localhost read; whether others may is said by `cors`, outside of this.
+                # gradio's CORS headers, which allow all pages of localhost, are removed; `cors` adds its own later.
                 kept = [
                     each for each in message.get("headers", ()) if not each[0].lower().startswith(b"access-control")
                 ]
@@ -149,11 +150,11 @@ class Gate:
             if scope["path"] not in PROBES:  # health checks: their Host header is an IP address, or missing
                 self._check_host(scope)
             await self._handle(scope, receive, answer)
-        except (TimeoutError, ConnectionError):  # the client does not take its answer
+        except (TimeoutError, ConnectionError):  # the client does not read its answer
             record.status = _GONE
         except Exception as error:
             if begun:
-                error_response(error)  # too late to be sent, but logged
+                error_response(error)  # logs the error; an answer has begun, so none is sent
             else:
                 await error_response(error)(scope, receive, answer)
         finally:
@@ -161,7 +162,7 @@ class Gate:
             self.log.write(record, client_of(scope))
 
     def _check_host(self, scope: Any) -> None:
-        """Raises HTTPException for a name that is not this server's: others may have pointed theirs at it."""
+        """Raises HTTPException if Host is none of `hosts`: another site's name may point here (DNS rebinding)."""
         match = _HOST.fullmatch(dict(scope["headers"]).get(b"host", b"").decode("latin-1"))
         name = match[1].lower().strip("[]") if match else ""
         parents = {f"*.{name.split('.', part)[part]}" for part in range(1, name.count(".") + 1)}
@@ -195,7 +196,7 @@ class Gate:
 
         work, watcher = asyncio.ensure_future(self.app(scope, replay, send)), asyncio.ensure_future(watch())
         others: set[asyncio.Future[Any]] = {watcher}
-        if "/heartbeat/" in scope["path"]:  # of an open page
+        if "/heartbeat/" in scope["path"]:  # a request that stays as long as a page is open
             others.add(asyncio.ensure_future(self.ending.wait()))
         try:
             await asyncio.wait({work, *others}, return_when=asyncio.FIRST_COMPLETED)
@@ -204,11 +205,11 @@ class Gate:
         finally:
             for task in (work, *others):
                 task.cancel()
-            if not work.done():  # what it waits for is told before the request ends
+            if not work.done():  # cancellation has to reach the batcher before the request ends
                 await asyncio.wait({work})
 
     async def _body(self, scope: Any, receive: Receive) -> bytes | None:
-        """Returns the body, None if the client has left. Raises: LimitPassed, once it is read or 20 times too large."""
+        """Reads the body; None if the client has left. Raises: LimitPassed, once it is read or 20 times too large."""
         is_file = scope["path"] == FILES
         limit = self.limits.file_bytes + _FORM if is_file else self.limits.body_bytes
         headers = dict(scope["headers"])
@@ -224,7 +225,7 @@ class Gate:
             size += len(message.get("body", b""))
             if size <= limit:
                 parts.append(message.get("body", b""))
-            # A client reads the answer when it has sent all: what is too much is thrown away, to some end.
+            # Most clients read an answer only after sending the whole body, so too large a body is read and discarded.
             if size > 20 * limit or (size > limit and not message.get("more_body")):
                 raise _too_large(is_file, size, limit)
             if not message.get("more_body"):
@@ -239,7 +240,7 @@ def _too_large(is_file: bool, size: int, limit: int) -> LimitPassed:
 
 
 def client_of(scope: Any) -> str:
-    """Returns a client's address; of IPv6 the network of 64 bits, which one client has to itself."""
+    """Returns a client's IPv4 address, or the /64 network of its IPv6 address, which usually belongs to one client."""
     address = (scope.get("client") or ("",))[0]
     try:
         return str(IPv6Network(f"{address.split('%')[0]}/64", strict=False))
@@ -248,6 +249,6 @@ def client_of(scope: Any) -> str:
 
 
 def _template(scope: Any) -> str:
-    """Returns the route's path as it was written in the code: never what a client made up."""
+    """Returns the path of the matched route as written in the code, or "other": never a path that a client made up."""
     path = getattr(scope.get("route"), "path", None)
     return path if isinstance(path, str) and path else "other"

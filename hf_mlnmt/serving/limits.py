@@ -1,6 +1,6 @@
-"""Limits on what a client may ask of a server: sizes, times and numbers, each with its default; requests a minute.
+"""A server's limits on requests: sizes, times and numbers, each with its default, and requests a minute.
 
-The command line takes its options from the fields of `Limits` (cli/options.py), and this file imports nothing heavy.
+The command line makes its options of the fields of `Limits` (cli/options.py), so this file imports no torch.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.generation import option
 
 _KNOWN_CLIENTS = 10_000
-LARGEST = 10**9  # of any number: threads can still wait for so many seconds
+LARGEST = 10**9  # largest value of any limit; threads cannot wait for many more seconds
 _limit: Any = partial(option, panel="Limits", min=1, max=LARGEST)
 
 
 def check_range(name: str, value: Any, least: float, most: float = LARGEST, unit: str = "") -> None:
-    """Raises UserError for what is no finite number in this range."""
+    """Raises UserError for a value that is no number from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise UserError(f"{name}: {value!r} is not a number from {least:g} to {most:,g}{f' {unit}' if unit else ''}.")
 
 
 def check_settings(batch_tokens: int, max_wait: float, max_queue: int) -> None:
-    """Raises UserError for a setting of a Batcher that is out of its range."""
+    """Raises UserError where a setting of a Batcher is out of its range."""
     check_range("batch_tokens", batch_tokens, 1)
     check_range("max_wait", max_wait, 0, 60, "seconds")
     check_range("max_queue", max_queue, 1)
@@ -35,7 +35,7 @@ def check_settings(batch_tokens: int, max_wait: float, max_queue: int) -> None:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a server. What is larger is refused with a message that names the limit."""
+    """The limits of a server; a request above a limit is refused with a message that names the limit."""
 
     body_bytes: int = _limit("Bytes of a request.", "--max-body", default=1_000_000)
     texts: int = _limit("Texts in a request.", "--max-texts", default=1_000)
@@ -75,14 +75,14 @@ class Limits:
 
 
 class RequestsAMinute:
-    """A token bucket for each client, of `limit` requests a minute, and as many at once. Safe for threads."""
+    """A token bucket for each client: `limit` requests a minute, and at most so many at once. Safe for threads."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self._lock = limit, threading.Lock()
-        self._left: OrderedDict[bytes, tuple[float, float]] = OrderedDict()  # requests, and when they were counted
+        self._left: OrderedDict[bytes, tuple[float, float]] = OrderedDict()  # {client: (requests left, time)}
 
     def wait(self, client: bytes) -> float:
-        """Counts a request of this client and returns 0, or the seconds after which it may come again."""
+        """Counts a request of a client and returns 0; above the limit returns the seconds until the next is allowed."""
         if not self.limit:
             return 0.0
         with self._lock:

@@ -1,10 +1,10 @@
-"""The models of a server: loaded, named, each with the pairs of languages that it translates.
+"""Loads and names the models of a server, finds their language pairs, and chooses models for requests.
 
-A request names languages as ISO 639 does ("de"), and also by a model's own codes ("deu_Latn"); scripts and regions that
-the models tell apart are named too ("zh-Hans", "zh-Hant"), and "zh" is the first of these. Which pairs a model has
-is read off the model (language codes, modules of a bridge); of a model of one pair, off its folder (results.json, the
-card, the names that Marian's tokenizer has, a name like opus-mt-en-de), unless it is given as `en-de=MODEL`. A pair
-that no model has alone is translated through a third language, where two models together have it.
+Requests name languages by ISO 639 codes ("de") or by a model's own codes ("deu_Latn"). Scripts and regions that the
+models distinguish are named too ("zh-Hans", "zh-Hant"); "zh" then means the first of these. The pairs of a model are
+read from the model (language codes, modules of single languages); for a model of one pair from its folder (card,
+results.json, Marian's tokenizer, a name like opus-mt-en-de), or given as `en-de=MODEL`. A pair that no model has is
+translated through a third language where two models together have the pair.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ logger = logging.getLogger(__name__)
 
 _NAMED = re.compile(r"([A-Za-z]{2,3}(?:_[A-Za-z]+)?)-([A-Za-z]{2,3}(?:_[A-Za-z]+)?)=(.+)", re.DOTALL)
 _MARIAN = re.compile(r"opus-mt-(?:tc-\w+-)?([a-z]{2,3})-([a-z]{2,3})$")
-_PLACES = {"average", "best", "hub", "model"}  # folders whose own name says nothing
-_MOST_ROUTES = 10_000  # routes that are kept, those asked for last
-_PREFERRED = "en"  # to translate through
+_PLACES = {"average", "best", "hub", "model"}  # folders that are named by their parent folder
+_MOST_ROUTES = 10_000  # routes that are cached
+_PREFERRED = "en"  # the third language if several are possible
 
 
 class Leg(NamedTuple):
-    """A translation by one model, with its own codes of the languages (None: it has one pair)."""
+    """A translation step by one model; source, target: the model's own language codes (None: it needs no code)."""
 
     name: str
     pipeline: TranslationPipeline
@@ -44,7 +44,7 @@ class Leg(NamedTuple):
 
 
 class Route(NamedTuple):
-    """A translation in one leg, or in two through the language `via`; target: where it is not just what was asked."""
+    """A translation in one leg, or in two through the language `via`; target: its code if not the one asked for."""
 
     legs: tuple[Leg, ...]
     via: str | None = None
@@ -53,8 +53,8 @@ class Route(NamedTuple):
 
 @dataclass
 class ServedModel:
-    """A model under its name; `pairs`: served codes of source and target -> the model's own; `tags`: the same by tags
-    that name script and region."""
+    """A model and its name. `pairs`: {served codes of source and target: the model's own codes}; `tags`: the same with
+    language tags that name script and region as keys."""
 
     given: str
     name: str
@@ -64,13 +64,13 @@ class ServedModel:
 
 
 class ServedModels:
-    """Models that stay loaded. Safe for threads; `reload` puts others in their places while requests go on.
+    """The loaded models of a server. Safe for threads; `reload` replaces models during requests.
 
     Args:
-        names: folders or Hub names, as they are or as `en-de=MODEL`; of several with one pair the first has it.
+        names: folders or Hub names, also as `en-de=MODEL`; a pair that several models have is translated by the first.
         device, dtype: as in TranslationPipeline.from_pretrained.
 
-    Raises: UserError for a model that cannot be loaded, or whose languages nothing says.
+    Raises: UserError for a model that cannot be loaded, or whose languages are unknown.
     """
 
     def __init__(self, names: Sequence[str], *, device: str | None = None, dtype: str = "auto") -> None:
@@ -100,10 +100,10 @@ class ServedModels:
         return reached
 
     def route(self, source: str | None = None, target: str | None = None, model: str | None = None) -> Route:
-        """Returns who translates a pair of languages; a language may be None where only one is possible.
+        """Returns the model or models that translate a pair; a language may be None where only one is possible.
 
-        source, target: ISO 639 codes, or a model's own. model: the name of the one that shall do it.
-        Raises: UserError for languages or models that are not served; it says which are.
+        source, target: ISO 639 codes, or a model's own. model: the name of the model to use.
+        Raises: UserError for languages or models that are not served, naming those that are.
         """
         return self._routes(source, target, model)
 
@@ -128,9 +128,9 @@ class ServedModels:
         return Route((_leg(models, (wanted[0], via)), _leg(models, (via, wanted[1]))), via, said)
 
     def reload(self) -> list[str]:
-        """Reads all models again and returns what went wrong; a model that cannot be loaded stays as it is.
+        """Loads all models again, and returns messages on those that failed: for these the old models stay.
 
-        What is being translated goes on with the old ones.
+        Translations that have begun are finished by the old models.
         """
         problems = []
         with self._one_reload:
@@ -138,7 +138,7 @@ class ServedModels:
             for old in self.models:
                 try:
                     models.append(self._load(old.given))
-                except Exception as error:  # whatever the error is, the old model goes on
+                except Exception as error:  # after any error the old model stays
                     problems.append(f"{old.given}: not loaded again, the one that was loaded stays ({error})")
                     models.append(old)
             self.models = self._named(models)
@@ -161,7 +161,7 @@ class ServedModels:
 
     @staticmethod
     def _named(models: list[ServedModel]) -> list[ServedModel]:
-        """Makes the names of models, and the codes of varieties, different from one another, and returns the models."""
+        """Makes models' names unique, sets `pairs` by the shortest codes that tell varieties apart, returns models."""
         taken: set[str] = set()
         varieties: dict[str, set[str]] = {}
         for tag in (tag for model in models for pair in model.tags for tag in pair):
@@ -180,7 +180,7 @@ class ServedModels:
     def _wanted(
         models: list[ServedModel], pairs: list[Direction], source: str | None, target: str | None
     ) -> list[Direction]:
-        """Returns the pairs of served codes that can be meant, the nearest first."""
+        """Returns the pairs of served codes that `source` and `target` can mean, the nearest first."""
         asked, meant = (source, target), list[list[str]]()
         known = [
             dict.fromkeys(
@@ -207,8 +207,8 @@ class ServedModels:
 
 
 def _meant(code: str, known: Iterable[tuple[str, str, str | None]]) -> list[str]:
-    """Returns those of the known languages (served code, tag, the model's own code) that a code can mean, the nearest
-    first: of one without script or region all varieties, of another those of its script."""
+    """Returns the served codes that a code can mean, the nearest first: without script or region all varieties of the
+    language, else those of the same script. known: (served code, tag, the model's own code) of all languages."""
     import langcodes
 
     tag, near = language_tag(code), dict[str, int]()
@@ -225,7 +225,7 @@ def _meant(code: str, known: Iterable[tuple[str, str, str | None]]) -> list[str]
 
 
 def _leg(models: list[ServedModel], pair: Direction) -> Leg:
-    """Returns the translation of a pair by the first model that has it."""
+    """Returns the leg that translates a pair by the first model that has it."""
     model = next(model for model in models if pair in model.pairs)
     return Leg(model.name, model.pipeline, *model.pairs[pair])
 
@@ -233,14 +233,14 @@ def _leg(models: list[ServedModel], pair: Direction) -> Leg:
 def _pairs(
     place: str, pipeline: TranslationPipeline, named: Direction | None
 ) -> Iterator[tuple[Direction, tuple[str | None, str | None]]]:
-    """Yields the pairs of a model, with its own codes."""
+    """Yields the pairs of a model: (tags of source and target, the model's own codes or None where it needs none)."""
     model, tokenizer, codes = pipeline.model, pipeline.parts.source, pipeline.languages
     if has_modules(model):
         sources, targets = model.config.source_languages, model.config.target_languages
         told = True, True
     elif codes:
         targets, told = codes, (hasattr(tokenizer, "src_lang"), True)
-        # A model that is told its target alone reads every language of its card, and those that it writes.
+        # A model that needs only the target's code reads the languages of its card and its target languages.
         sources = codes if told[0] else list(dict.fromkeys([*codes, *_card_languages(place)]))
     elif pair := named or _pair_of_folder(place):
         yield (_tag(pair[0]), _tag(pair[1])), (None, None)
@@ -258,14 +258,14 @@ def _pairs(
 
 
 def _pair_of_folder(place: str) -> Direction | None:
-    """Returns the pair of a model of one pair, as its files say it, its card or its name."""
+    """Returns the language pair of a model of one pair, by its files, its card or its name; None if none tells it."""
     match, card = _MARIAN.search(place.rstrip("/")), _card_languages(place)
     said = direction_of(fetch_small_files(place)) or (card if len(card) == 2 else match.groups() if match else None)
     return (said[0], said[1]) if said else None
 
 
 def _tag(code: str) -> str:
-    """Returns the tag of a model's code, with script and region; a code of its own, such as romance, is its tag."""
+    """Returns the language tag, with script and region, of a model's code; a code of no language (romance) as it is."""
     tag = language_tag(code)
     return base_language(code) if tag == "und" else tag
 
@@ -275,13 +275,13 @@ def _is_named(named: str, tag: str) -> bool:
 
 
 def _card_languages(place: str) -> list[str]:
-    """Returns what the card's front matter says under `language`."""
+    """Returns the list `language` of the card's front matter; [] without one."""
     languages = front_matter(fetch_small_files(place) / CARD).get("language")
     return [str(code) for code in languages] if isinstance(languages, list) else []
 
 
 def _name_of(folder: Path) -> str:
-    """Returns what clients call the model of a folder: its name, or that of the folder around it."""
+    """Returns the name of a folder's model for clients: the folder's name, or its parent's if it is in _PLACES."""
     folder = folder.resolve()
     return folder.parent.name if folder.name in _PLACES and folder.parent.name else folder.name
 

@@ -1,12 +1,11 @@
-"""The page, on which models are tried in a browser. A server mounts it at `/`, a Space of the Hub runs it.
+"""The web page for trying models in a browser, which a server mounts at `/` and a Space of the Hub runs.
 
-It is a gradio page that asks nothing of any other machine: no analytics, no fonts or scripts from elsewhere. What it
-shows of translations is made in views.py.
+It is a gradio page that loads nothing from other machines: no analytics, fonts or scripts. The HTML of translations is
+made in views.py.
 
-One method, `answer`, makes everything that is shown from everything that is set. It runs a quarter of a second after
-the last key, one call after the other, the latest state last: what is shown is never older than what was shown before.
-A text of more than LIVE characters is translated when it is asked for. Limits, the counter of requests and the log are
-those of the API (api.py).
+The method `answer` computes everything that is shown from all settings. It is called a quarter of a second after the
+last key, one call at a time and for the latest state last, so that no result is replaced by an older one. A text of
+more than LIVE characters is translated at the button Translate. Limits, rate limit and log are the API's (api.py).
 """
 
 from __future__ import annotations
@@ -48,19 +47,19 @@ from hf_mlnmt.serving.views import Attention, attention_map, attention_of, messa
 if TYPE_CHECKING:
     import gradio
 
-LIVE = 1_000  # characters that are translated as they are typed
+LIVE = 1_000  # characters up to which a text is translated while it is typed
 MOST_BEAMS, MOST_EXAMPLES = 10, 6
-BEAMS_OF_TERMS = 5  # unless they are chosen
+BEAMS_OF_TERMS = 5  # beam size with terms or kept parts, unless a beam size is chosen
 PENALTIES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
-# What can be set, in the order in which a request of the page has it.
+# Names of all settings and states, in the order of the values in a request of the page.
 SET = ["text", "source", "target", "first", "second", "show", "layer", "head", "count", "beams", "penalty"]
 SET += ["beginning", "terms", "keep", "asked", "best", "offered", "begun"]
-WORDS = 8  # as many are offered in the place of a word
+WORDS = 8  # number of words that are offered to replace a word
 N_BEST, ATTENTION, DEFAULT = "Other translations", "Attention", "As the model says"
 EMPTY = "The translation appears here."
 REFUSED = (UserError, Overloaded, TimedOut, HTTPException)
 _HERE = Path(__file__).parent
-# The last of the calls of a quarter of a second goes on, with what is set then; the others are never answered.
+# Delays calls by 250 ms and drops all but the last of them.
 _DEBOUNCE = """(...values) => new Promise((go) => {
   clearTimeout(window.mlnmtWaiting);
   window.mlnmtWaiting = setTimeout(() => {
@@ -82,8 +81,8 @@ _COUNT = """(text) => {
 def page(models: Api | Sequence[str]) -> gradio.Blocks:
     """Returns a gradio page for these models: `page(["folder"]).launch()`, or gradio.mount_gradio_app.
 
-    models: folders and Hub names, or what a server has loaded. Sentences to try are those of the models' cards
-    (`widget:`), else one of the language.
+    models: folders and Hub names, or the Api of a server. Example sentences are those of the models' cards (`widget:`),
+    else one sentence of the language.
     Raises: UserError without gradio (the extra `serve`); for a model that cannot be loaded.
     """
     try:
@@ -94,13 +93,13 @@ def page(models: Api | Sequence[str]) -> gradio.Blocks:
 
 
 class _Page:
-    """The page in parts: each makes components, which `answer` gets by the names that they have in `set`."""
+    """Builds the page. Its methods add components to `set` {name: component}; `answer` gets their values by name."""
 
     def __init__(self, gradio: Any, api: Api) -> None:
         self.gradio, self.api = gradio, api
         self.served, self.pairs = api.batcher.models, api.batcher.models.languages()
         self.source = next(iter(self.pairs), None)
-        self.directions = dict[str, str]()  # of a sentence to try, the language that it is translated into
+        self.directions = dict[str, str]()  # {example sentence: its target language}
         self.set: dict[str, Any] = dict.fromkeys(SET)
         with gradio.Blocks(title="Translation", analytics_enabled=False) as self.blocks:
             gradio.HTML(_head(self.served.models), apply_default_css=False, elem_classes="mlnmt")
@@ -111,10 +110,10 @@ class _Page:
             self._terms()
             self._search()
             state = gradio.State
-            self.set["asked"] = state(("", 0))  # the text last asked for, and how often one was
+            self.set["asked"] = state(("", 0))  # the text at the last press of Translate, and the number of presses
             self.set["best"] = state("")  # the translation that is shown
             self.set["offered"] = state(((), ()))  # the layers and heads to choose from
-            self.set["begun"] = state({})  # the state's `key`, and how the translation of each sentence begins
+            self.set["begun"] = state({})  # {"key": `_key` of the settings, sentence: beginning of its translation}
             self._connect()
 
     def _languages(self) -> None:
@@ -186,7 +185,7 @@ class _Page:
             self.set["penalty"] = choose(exponents, value="", label="Length penalty", info=info)
 
     def _connect(self) -> None:
-        """Says what happens when something is set."""
+        """Connects events of the components with the functions that handle them."""
         on, shown = self.gradio.on, {"show_progress": "hidden", "api_visibility": "private"}
         get = self.set
         text, asked, source, target = (get[name] for name in ("text", "asked", "source", "target"))
@@ -202,9 +201,9 @@ class _Page:
             before = given["begun"] if given["begun"].get("key") == _key(given) else {}
             return {**before, "key": _key(given), int(event.sentence): str(event.begins)}
 
-        for function in (answer, offer, take):  # by which gradio knows what is to be given
+        for function in (answer, offer, take):  # gradio passes arguments by annotations
             function.__annotations__ |= {"request": self.gradio.Request, "event": self.gradio.EventData}
-        typed = [text, get["beginning"], get["terms"]]  # whose `input` only a key raises: not a paste, no phone
+        typed = [text, get["beginning"], get["terms"]]  # by `change`: pasting, and some phones, raise no `input`
         chosen = ["target", "first", "second", "show", "layer", "head", "count", "beams", "penalty", "keep"]
         on(
             [*(box.change for box in typed), *(get[name].input for name in chosen), asked.change, get["begun"].change],
@@ -234,7 +233,8 @@ class _Page:
         self.swap.click(self.turn, [source, target, text, get["best"], asked], turned, **shown)
 
     def answer(self, request: Any, given: Mapping[str, Any]) -> Iterator[list[Any]]:
-        """Yields translations, attention, the row of places and its choices, the best translation, the places."""
+        """Yields new values of the outputs in `_connect`: translations (also partial ones of a long text), attention
+        maps, the row of layers and heads, choices of layers, of heads, the best translation, the choices offered."""
         gradio, skip = self.gradio, self.gradio.skip
         state = _Answer(self.api, given, request.client.host if request and request.client else "")
         panels = ""
@@ -254,16 +254,16 @@ class _Page:
         ]
 
     def offer(self, at: int, request: Any, given: Mapping[str, Any]) -> str:
-        """Returns the list of words that can replace the word at this place of the translation."""
+        """Returns the HTML list of words that can replace the word at offset `at` of the translation."""
         return _Answer(self.api, given, request.client.host if request and request.client else "").offer(int(at))
 
     def choose(self, source: str, target: str, text: str, asked: Any) -> list[Any]:
-        """Returns another source language's targets and examples."""
+        """Returns updates for a new source language: of the list of targets, the examples, and the text asked for."""
         targets = self.gradio.Dropdown(**_targets(self.pairs, source, target))
         return [targets, self.gradio.Dataset(samples=self._samples(source)), _again(text, asked)]
 
     def turn(self, source: str, target: str, text: str, best: str, asked: Any) -> list[Any]:
-        """Exchanges the languages; the translation becomes the text."""
+        """Returns updates that swap source and target language, with the translation as the new text."""
         if source == AUTO or source not in self.pairs.get(target, []):
             none = f"No model translates from {language_name(target)} into {language_name(source)}."
             self.gradio.Info("Choose the language of the text first." if source == AUTO else none)
@@ -273,12 +273,12 @@ class _Page:
         return [target, targets, samples, text, asked]
 
     def _samples(self, source: str | None) -> list[list[str]]:
-        """Returns sentences to try: those of the models' cards, or one of the language."""
+        """Returns example sentences of a source language: those of the models' cards, else one of our own."""
         cards = []
         for model in self.served.models:
             sources = list(dict.fromkeys(pair[0] for pair in model.pairs))
             for text in examples_of(model.pipeline.name):
-                code = next(iter(re.findall(r"^<2([^>\s]+)> ", text)), "")  # what the model reads, and no reader
+                code = next(iter(re.findall(r"^<2([^>\s]+)> ", text)), "")  # a target code for the model, not shown
                 text = text[len(code) + 4 if code else 0 :]
                 if source != AUTO and source != (rank(text, sources)[0].language if len(sources) > 1 else sources[0]):
                     continue
@@ -291,7 +291,7 @@ class _Page:
 
 
 def _key(given: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Returns the settings for which words were chosen; others make the choice void."""
+    """Returns the settings for which chosen words are valid: after a change of one, the words are dropped."""
     return given["text"], given["source"], given["target"], given["first"]
 
 
@@ -304,7 +304,7 @@ def _named(codes: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _targets(pairs: Mapping[str, Sequence[str]], source: str | None, target: str | None) -> dict[str, Any]:
-    """Returns choices and value for the list of target languages; a target of the source language stays chosen."""
+    """Returns choices and value of the list of target languages; `target` stays if the source has it."""
     every = list(dict.fromkeys(code for codes in pairs.values() for code in codes))
     codes = every if source == AUTO else pairs.get(source or "", [])
     return {"choices": _named(codes), "value": target if target in codes else next(iter(codes), None)}
@@ -321,13 +321,13 @@ def examples_of(name: str) -> list[str]:
 
 
 def _head(models: Sequence[ServedModel]) -> str:
-    """Returns the title, and what each model is for."""
+    """Returns the HTML of the title, with style sheet and the purpose of each model."""
     style = (_HERE / "page.css").read_text("utf-8")
     return f"<style>{style}</style><h1>Translation</h1>{''.join(message(purpose_of(model)) for model in models)}"
 
 
 def purpose_of(model: ServedModel) -> str:
-    """Returns the name of a model, what it translates, and, as far as is known, which texts it is for."""
+    """Returns a sentence with a model's name and languages and, if known, its domain, training data and licence."""
     languages = [list(dict.fromkeys(language_name(pair[side]) for pair in model.pairs)) for side in (0, 1)]
     sources, targets = (", ".join(names) if len(names) < 6 else f"{len(names)} languages" for names in languages)
     try:
@@ -350,7 +350,7 @@ def _panels(articles: Sequence[str], note: str = "") -> str:
 
 
 class _Answer:
-    """Makes what the page shows for one state of its settings."""
+    """Computes the page's outputs for one state of its settings."""
 
     def __init__(self, api: Api, given: Mapping[str, Any], address: str):
         self.api, self.models, self.given = api, api.batcher.models, given
@@ -362,10 +362,10 @@ class _Answer:
         self.layer, self.head = str(given["layer"] or "0/0"), int(given["head"] or 0)
         self.best = ""
         self.chosen = [int(given["first"])] + ([int(given["second"])] if int(given["second"]) >= 0 else [])
-        self.translated: list[tuple[int, str]] = []  # (number of the model, -1 for any; its translation)
+        self.translated: list[tuple[int, str]] = []  # (number of the model or -1 for any, its translation)
 
     def panels_so_far(self) -> Iterator[str]:
-        """Yields the translations by the chosen models, of a long text as far as they are done; the last is whole."""
+        """Yields the HTML of the translations by the chosen models: of a long text part by part, at last the whole."""
         if not self.text.strip():
             yield _panels([], message(EMPTY))
             return
@@ -398,7 +398,7 @@ class _Answer:
 
     @contextmanager
     def _counted(self) -> Iterator[Record]:
-        """Counts and logs what is done inside as a request; raises what it raises, or what refuses it."""
+        """Context manager that counts, checks and logs its body as a request; raises the errors of REFUSED."""
         record = Record("POST", "/")
         try:
             self.api.check_ending()
@@ -414,7 +414,7 @@ class _Answer:
             self.api.log.write(record, self.client)
 
     def offer(self, at: int) -> str:
-        """Returns the list of words that can replace the one at this place of the first translation, or a message."""
+        """Returns the HTML list of words to replace the word at offset `at` of the first translation, or a message."""
         try:
             with self._counted() as record:
                 self._detect()
@@ -444,17 +444,17 @@ class _Answer:
         offered = []
         for best in (best for best in done.texts[0] if isinstance(best, Alternative) and best.word):
             begins = f"{prefix}{best.word}"
-            goes_on = best.text[len(begins) : len(begins) + 1].isspace()  # else the word is the last, or has no end
+            goes_on = best.text[len(begins) : len(begins) + 1].isspace()  # else it is the last word, or has no spaces
             offered.append((best, sentence, f"{begins} " if goes_on else begins))
         return next_words(rest[:1] if is_unspaced(rest) else rest.split()[0] if rest else "", offered), done.models
 
     def _ask(self, number: int, texts: Sequence[str], **options: Any) -> Translations:
-        """Translates texts by a model, -1: any."""
+        """Translates texts by the model of this number; -1: by any model that has the pair."""
         options = {"timeout": self.api.limits.seconds, **options}
         return self.api.batcher.translate_now(texts, self.source, self.target, model=self._name(number), **options)
 
     def _detect(self) -> str:
-        """Finds the language of the text where it is not chosen; returns what is said of it."""
+        """Detects the source language if it is not chosen, sets it, and returns a message (HTML) about it."""
         if self.source != AUTO:
             return ""
         (found,) = self.api.detect([self.text])
@@ -466,7 +466,8 @@ class _Answer:
         return message(f"{said}: {language_name(found.language)}, {found.confidence:g} %.")
 
     def _translate(self, number: int) -> Iterator[tuple[str | None, Any, str, list[str], str]]:
-        """Yields (name of the model, hypotheses, note, models, share of the text that is left, "" at last)."""
+        """Translates the text, a long one part by part; yields (model, hypotheses, note, models, share of the text that
+        is left, "" at last) after each part."""
         if self.source == self.target:
             yield None, [Hypothesis(self.text, 0.0, 0.0, 0)], "This is the language of the text.", [], ""
             return
@@ -487,7 +488,7 @@ class _Answer:
         return self.names[number] if number >= 0 else None
 
     def _options(self) -> dict[str, Any]:
-        """Returns the decoding options that are set. Raises: UserError for a line of the terms that is none."""
+        """Returns the decoding options of the settings. Raises: UserError for a bad line of terms, too many beams."""
         given, options = self.given, dict[str, Any](split="sentences")
         limits, beams = self.api.limits, int(given["beams"])
         if N_BEST in given["show"]:
@@ -510,12 +511,12 @@ class _Answer:
             options["terms"] = terms_of(given["terms"])
         if given["keep"]:
             options["keep"] = given["keep"]
-        if options.keys() & {"terms", "keep"} and not beams:  # a greedy search has no place for them
+        if options.keys() & {"terms", "keep"} and not beams:  # both need a beam search
             options["num_beams"] = max(min(BEAMS_OF_TERMS, limits.beams), options.get("num_return_sequences", 0))
         return options
 
     def maps(self) -> str:
-        """Returns the attention of the translations that are shown."""
+        """Returns the HTML of the attention maps of the translations, "" where Attention is not chosen."""
         if ATTENTION not in self.given["show"]:
             return ""
         shown = []
@@ -534,14 +535,14 @@ class _Answer:
         attention = attention_of(leg.pipeline.parts, self.text, text, leg.source, leg.target)
         layer, over = (int(part) for part in self.layer.split("/"))
         place = attention.nearest(layer, over, self.head)
-        if not self.layers:  # two models may have different ones: those of the first are offered
+        if not self.layers:  # of two models the first one's are offered
             self.layers, self.heads = _places(attention)
             self.layer, self.head = f"{place.layer}/{place.encoder_layer}", place.head
         return attention_map(attention, place, leg.name if len(self.translated) > 1 else None)
 
 
 def _parts(text: str) -> list[TextPiece]:
-    """Returns a text in parts of whole sentences, of LIVE characters where these are not longer."""
+    """Cuts a text into parts of whole sentences, each of at most LIVE characters unless a sentence alone is longer."""
     parts: list[TextPiece] = []
     for piece in split_sentences(text):
         if parts and len(parts[-1].text) + len(parts[-1].space) + len(piece.text) <= LIVE:
@@ -551,7 +552,7 @@ def _parts(text: str) -> list[TextPiece]:
 
 
 def _places(attention: Attention) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Returns (label, value) of the layers and of the heads of a model."""
+    """Returns the choices (label, value) of layers, and those of heads, for a model's attention."""
     layers = sorted({(place.layer, place.encoder_layer) for place in attention.weights})
     heads = sorted({place.head for place in attention.weights})
     named = ((f"{layer}, encoder layer {over}" if over else str(layer), f"{layer}/{over}") for layer, over in layers)
@@ -559,7 +560,7 @@ def _places(attention: Attention) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
 
 def terms_of(lines: str) -> dict[str, list[str]]:
-    """Returns {word: its translations} of lines `word = first | second`. Raises: UserError for a line that is none."""
+    """Reads {word: its translations} from lines `word = first | second`. Raises: UserError for another line."""
     terms: dict[str, list[str]] = {}
     for number, line in enumerate(lines.splitlines(), start=1):
         if not line.strip():

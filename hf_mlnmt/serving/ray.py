@@ -2,8 +2,8 @@
 
     serve run hf_mlnmt.serving.ray:app models=runs/demo/average replicas=2
 
-Each replica loads the models and makes batches of its own requests. Ray starts it anew where it dies, and takes no new
-requests to one that ends.
+Each replica loads the models and batches its own requests. Ray restarts a replica that dies, and sends no new requests
+to a replica that is ending.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.keys import Section, build
 from hf_mlnmt.serving.limits import check_range, check_settings
 
-_WAITING = 1000  # requests that a replica is given at once: its Batcher says what is too much, Ray's 5 fill no batch
+_WAITING = 1000  # requests sent to a replica at once: Ray's default of 5 fills no batch; the Batcher has a limit
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Settings(Section):
     """The settings of `serve run`, as key=value, or in a config file under `args`.
 
     models: folders or Hub names, also as en-de=MODEL; a list, or joined by commas. On several machines a folder must be
-        on a disk that all of them have.
-    replicas: how many there are. cpus, gpus: that Ray keeps for each; PyTorch takes as many threads as cpus.
+        on a disk that all machines share.
+    replicas: their number. cpus, gpus: what Ray reserves for each; PyTorch uses as many threads as cpus.
     device, dtype: as of hf-mlnmt serve. batch_tokens, max_wait, max_queue: of the Batcher.
     """
 
@@ -45,7 +45,7 @@ class Settings(Section):
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Settings:
-        """Reads arguments. Raises: UserError for a key, a value or models that cannot be."""
+        """Builds settings from arguments. Raises: UserError for an unknown key, a bad value, or no models."""
         content: dict[str, Any] = {}
         for name, value in arguments.items():
             if isinstance(value, str):
@@ -61,7 +61,7 @@ class Settings(Section):
 
 
 def app(arguments: dict[str, Any]) -> serve.Application:
-    """Returns the application, as `serve run` and `serve deploy` ask for it. Raises: UserError."""
+    """Builds the application for `serve run` and `serve deploy`. Raises: UserError as `Settings.of`."""
     settings = Settings.of(arguments)
 
     def of_replica() -> Any:
@@ -83,6 +83,7 @@ def app(arguments: dict[str, Any]) -> serve.Application:
 
 
 def _absolute(given: str) -> str:
-    """Returns a folder's whole path, for a replica runs in a folder of its own; any other name as it is."""
+    """Returns a model's name with its folder as an absolute path, since replicas run in other folders; a name that is
+    no folder as it is."""
     pair, equal, place = ("", "", given) if Path(given).is_dir() else given.strip().rpartition("=")
     return f"{pair}{equal}{Path(place).resolve()}" if Path(place).is_dir() else given.strip()

@@ -1,7 +1,7 @@
-"""The process of `hf-mlnmt serve`: socket, models, signals, log, and the end.
+"""Runs the process of `hf-mlnmt serve`: socket, models, signals, log, shutdown.
 
-SIGTERM and SIGINT: no new work is taken, what has begun is finished (for `ending_seconds` at most), and the process
-ends with 0; a second one ends it at once. SIGHUP: the models' folders are read again while requests go on.
+SIGTERM and SIGINT: new requests are refused, begun requests are finished (within `ending_seconds`), and the process
+ends with status 0; a second signal ends it at once. SIGHUP: models are loaded again while requests are served.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.serving.limits import Limits
 
-_HEAD = 500_000  # bytes of a request's head, with what came along of its body
+_HEAD = 500_000  # largest head of a request in bytes, with the part of the body that was received together with it
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _FULL = b'{"error":"too many connections; the limit (connections) is %d"}'
 logger = logging.getLogger("hf_mlnmt.serving")
@@ -41,19 +41,19 @@ def serve(
     loading: Mapping[str, Any] | None = None,
     **app_options: Any,
 ) -> None:
-    """Serves until a signal ends it; the line that says the address goes to standard output, the log to stderr.
+    """Serves models until a signal ends the process; prints the address to standard output, the log to stderr.
 
     Args:
-        port: 0 takes a free one.
-        hosts: names that requests may give for the server, beside those of this machine; none: those alone where only
-            this machine reaches it, else any.
+        port: 0: any free port.
+        hosts: names that the header Host of requests may have, beside localhost and `host`; none: only these two if
+            the server listens on loopback, else any.
         batch_tokens, max_wait: of the Batcher. loading: options of ServedModels. app_options: of make_app.
 
     Raises: UserError without the extra `serve`, for a number out of its range, a port that is taken, and a model that
         does not load.
     """
     limits = limits or Limits()
-    with _bound(host, port) as listening:  # a taken port is said before models are loaded
+    with _bound(host, port) as listening:  # first, so that a taken port is reported before models are loaded
         try:
             import python_multipart  # noqa: F401
             import uvicorn  # noqa: F401
@@ -76,7 +76,7 @@ def serve(
 
 
 def _run(app: Any, listening: socket.socket, limits: Limits, greeting: str) -> None:
-    """Runs an app until a signal ends it; the greeting is printed when it answers."""
+    """Runs an app until a signal ends it; prints the greeting as soon as the app answers requests."""
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -96,7 +96,7 @@ def _run(app: Any, listening: socket.socket, limits: Limits, greeting: str) -> N
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether only this machine reaches an address."""
+    """Returns whether an address is loopback: only programs on this machine can reach it."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -104,9 +104,9 @@ def is_loopback(host: str) -> bool:
 
 
 def read_keys(path: Path) -> list[str]:
-    """Reads API keys, one a line; lines that are empty or begin with # are left out.
+    """Reads API keys, one a line; empty lines and lines that begin with # are ignored.
 
-    Raises: UserError for a file that cannot be read or has none.
+    Raises: UserError for a file that cannot be read or has no key.
     """
     try:
         lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
@@ -119,7 +119,7 @@ def read_keys(path: Path) -> list[str]:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """Returns a socket that has the port, and does not listen yet."""
+    """Returns a socket that is bound to host and port, and does not listen yet."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listening = socket.socket(family, socket.SOCK_STREAM)
@@ -143,7 +143,7 @@ def _reload_on_hangup(batcher: Any) -> None:
 
 
 class _JsonLines(logging.Formatter):
-    """A formatter that writes lines of JSON; what is one already stays."""
+    """A formatter that writes messages as lines of JSON; a message that is JSON already is written as it is."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
@@ -163,7 +163,7 @@ def _log_as_json() -> None:
 
 
 def _protocol(limits: Limits) -> type[Any]:
-    """Returns uvicorn's protocol with limits on connections, on their waiting for a request, and on its head."""
+    """Returns uvicorn's HTTP protocol class with limits on connections, their idle time, and the size of heads."""
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
     base: Any = AutoHTTPProtocol
@@ -182,14 +182,14 @@ def _protocol(limits: Limits) -> type[Any]:
 
         @property
         def waits(self) -> bool:
-            """Returns whether no request is being answered."""
+            """Returns whether the connection waits for a request: none is being answered."""
             return self.cycle is None or self.cycle.response_complete
 
         def look(self) -> None:
-            """Closes a connection that has only waited since the last look, for a request or to be read from."""
+            """Closes a connection that since the last call had no request, or whose client read none of its reply."""
             left = self.transport.get_write_buffer_size()
             if left and left == self.left:
-                at_once = struct.pack("ii", 1, 0)  # closing drops what the client has not taken
+                at_once = struct.pack("ii", 1, 0)  # closing discards bytes that the client has not read
                 self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
                 self.transport.abort()
             elif self.waits and self.seen is self.cycle and not left:
@@ -205,7 +205,7 @@ def _protocol(limits: Limits) -> type[Any]:
                 self.transport.close()
                 return
             super().data_received(data)
-            if self.cycle is not answered:  # a head has come to its end
+            if self.cycle is not answered:  # a request's head is complete
                 self.head = 0
 
         def connection_lost(self, exc: Exception | None) -> None:

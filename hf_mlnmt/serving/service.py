@@ -1,4 +1,4 @@
-"""The service that API and page share: keys, limits, the count of requests, detection, translation, documents."""
+"""The service behind API and web page: API keys, limits, rate limit, language detection, translation, documents."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from hf_mlnmt.serving.limits import Limits, RequestsAMinute
 
 AUTO = "auto"
 MOST_TERMS = 100
-_UNPACKED = 10  # times the limit of a file's bytes that an archive may unpack to
-_TOGETHER = 500  # texts of a document that are translated by one call
+_UNPACKED = 10  # an archive may unpack to so many times `file_bytes`
+_TOGETHER = 500  # texts that are given to the batcher in one call
 
 
 class Downloads:
-    """Translated files in memory, for a while and up to a size, each under a token that cannot be guessed."""
+    """Keeps translated files in memory under random tokens, for `download_seconds` and up to `download_bytes`."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self._files: OrderedDict[str, tuple[float, str, str, bytes]] = OrderedDict()  # end, name, type, content
+        self._files: OrderedDict[str, tuple[float, str, str, bytes]] = OrderedDict()  # (expiry, name, type, content)
 
     def add(self, name: str, kind: str, content: bytes) -> str:
-        """Keeps a file and returns its token."""
+        """Stores a file, drops files that are too old or too many, and returns the new file's token."""
         token = secrets.token_urlsafe(24)
         self._files[token] = time.monotonic() + self.limits.download_seconds, name, kind, content
         self._forget()
         return token
 
     def get(self, token: str) -> tuple[str, str, bytes]:
-        """Returns (name, type, content) of a file. Raises: HTTPException, 404."""
+        """Returns (name, media type, content) of a file. Raises: HTTPException 404 for an unknown or expired token."""
         self._forget()
         if token not in self._files:
             raise HTTPException(404, "no such file: it is kept for a while only")
@@ -63,18 +63,18 @@ class Downloads:
 
 
 def hashed(key: str) -> bytes:
-    """Returns a hash of an API key: all have one length."""
+    """Returns the SHA-256 hash of an API key, so that keys of any length are compared in equal time."""
     return hashlib.sha256(key.encode(errors="surrogatepass")).digest()
 
 
 def is_known(key: str, keys: Collection[bytes]) -> bool:
-    """Returns whether an API key is among these hashes; all of them are compared, each in constant time."""
+    """Returns whether an API key's hash is in `keys`; compares it with all of them, each in constant time."""
     given = hashed(key)
     return sum(hmac.compare_digest(given, known) for known in keys) > 0
 
 
 class Api:
-    """Answers to what requests ask for, over a Batcher, within limits."""
+    """Serves requests by a Batcher: checks API keys and limits, detects languages, translates texts and documents."""
 
     def __init__(
         self, batcher: Batcher, limits: Limits | None = None, keys: Collection[str] = (), log: RequestLog | None = None
@@ -85,17 +85,17 @@ class Api:
         self.ending = asyncio.Event()
 
     def admit(self, request: Request, given: dict[str, Any]) -> None:
-        """Raises Overloaded at the end; HTTPException, 403 without a key, 429 for too many requests."""
+        """Raises Overloaded if the server is ending, HTTPException 403 without a key, 429 for too many requests."""
         self.check_ending()
         self.authorize(request, given)
 
     def check_ending(self) -> None:
-        """Raises Overloaded once the server is about to end."""
+        """Raises Overloaded if the server is ending."""
         if self.ending.is_set():
             raise Overloaded("the server is about to end")
 
     def authorize(self, request: Request, given: dict[str, Any]) -> None:
-        """Counts a request and checks its key. Raises: HTTPException, 403 without a key, 429 for too many requests."""
+        """Counts a request and checks its key. Raises: HTTPException 403 without a known key, 429 for too many."""
         key = given.get("api_key") or given.get("apiKey") or _bearer(request)
         known = bool(key) and isinstance(key, str) and is_known(key, self.keys)
         self.count(hashed(key) if known else client_of(request.scope).encode())
@@ -104,14 +104,14 @@ class Api:
             raise HTTPException(403, message)
 
     def count(self, client: bytes) -> None:
-        """Counts a request of a client. Raises: HTTPException, 429 for too many."""
+        """Counts a request of a client. Raises: HTTPException 429 for too many requests a minute."""
         if wait := self.rate.wait(client):
             seconds = str(int(wait) + 1)
             message = f"too many requests; the limit (requests) is {self.limits.requests} a minute"
             raise HTTPException(429, message, {"Retry-After": seconds})
 
     def check(self, texts: Sequence[str], record: Record) -> None:
-        """Raises LimitPassed for too many or too long texts; the record gets their sizes."""
+        """Raises LimitPassed for too many or too long texts; writes their number and characters to the record."""
         sizes = [len(text) for text in texts]
         record.said |= {"texts": len(texts), "characters": sum(sizes)}
         for name, size, what in (
@@ -124,7 +124,7 @@ class Api:
 
     @asynccontextmanager
     async def within(self, limit: str) -> AsyncIterator[None]:
-        """Stops what is done inside after the seconds of a limit. Raises: TimedOut, naming it."""
+        """Async context manager that cancels its body after the seconds of a limit, and then raises TimedOut."""
         seconds = getattr(self.limits, limit)
         try:
             async with asyncio.timeout(seconds):
@@ -133,13 +133,13 @@ class Api:
             raise TimedOut(f"the request took too long; the limit ({limit}) is {seconds} seconds") from error
 
     def detect(self, texts: Sequence[str], strict: bool = False) -> list[detection.Detected]:
-        """Returns the language of each text, see detection.languages."""
+        """Returns the language of each text among the served ones, as `detection.languages`."""
         return detection.languages(texts, list(self.batcher.models.languages()), strict)
 
     async def languages_of(
         self, texts: Sequence[str], source: str | None, strict: bool = False
     ) -> tuple[list[str | None], list[detection.Detected] | None]:
-        """Returns the language of each text, and what was detected for `auto`."""
+        """Returns each text's source language, and the detected languages if `source` is "auto", else None."""
         if source != AUTO:
             return [source] * len(texts), None
         detected = await asyncio.to_thread(self.detect, texts, strict)
@@ -153,7 +153,7 @@ class Api:
         target: str | None,
         **options: Any,
     ) -> Translations:
-        """Translates each text from its language; a text that is in the target's already stays as it is."""
+        """Translates each text from its language; a text in the target language is returned as it is."""
         groups: dict[str | None, list[int]] = {}
         for number, source in enumerate(sources):
             groups.setdefault(source, []).append(number)
@@ -171,7 +171,7 @@ class Api:
                 for number, hypotheses in zip(some, done.texts, strict=True):
                     results[number] = hypotheses
                 taken, via, models = done.target, via or done.via, list(dict.fromkeys([*models, *done.models]))
-        # Now the codes are known ones, not something that a client made up.
+        # Logged only now: translation refuses unknown codes, so no text that a client made up gets into the log.
         record.said |= {"pair": f"{'/'.join(map(str, groups))}-{target}", "models": models}
         if taken is not None:
             record.said["target"] = taken
@@ -187,11 +187,11 @@ class Api:
         strict: bool = False,
         **options: Any,
     ) -> tuple[list[list[Any]], list[detection.Detected] | None]:
-        """Returns each document translated, as often as there are hypotheses, the best first; and what was detected.
+        """Translates documents; returns for each its translations, best first, and the detected languages.
 
-        The record gets the number of messages that are `untranslated`, if there are any.
+        Writes the number of `untranslated` messages to the record, if there are any.
         """
-        ended = threading.Event()  # a thread goes on when nobody waits for it any more
+        ended = threading.Event()  # ends reading and writing in threads, which a cancelled request does not end
 
         def check() -> None:
             if ended.is_set():
@@ -235,13 +235,13 @@ class Api:
 
 
 def _bearer(request: Request) -> str:
-    """Returns the key in the Authorization header, whose bytes are UTF-8, which HTTP does not say."""
+    """Returns the key in the header Authorization: Bearer, or ""; its bytes, latin-1 in HTTP, are read as UTF-8."""
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip().encode("latin-1").decode(errors="surrogateescape") if kind.lower() == "bearer" else ""
 
 
 def all_languages(batcher: Batcher) -> Iterable[tuple[str, list[str]]]:
-    """Returns sources with their targets, then what is a target only."""
+    """Returns (language, its targets) of all source languages, then of languages that are only targets, with []."""
     pairs = batcher.models.languages()
     others = {target: list[str]() for targets in pairs.values() for target in targets if target not in pairs}
     return {**pairs, **others}.items()

@@ -1,7 +1,6 @@
-"""Views of the page: translations, n-best lists with their differences, attention as a map.
+"""Renders parts of the page as HTML: translations, n-best lists with marked differences, attention maps.
 
-The HTML is in views.html.jinja, what the pointer does with a map in page.js and with a word in words.js, how it looks
-in page.css.
+The HTML is in views.html.jinja, the scripts of attention maps in page.js and of words in words.js, styles in page.css.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from hf_mlnmt.generation.translating.loading import Parts
 from hf_mlnmt.reports.tables import template
 from hf_mlnmt.zoo.systems import architecture_of
 
-MOST_CELLS = 6_400  # of a map; above it only the two sentences are shown
+MOST_CELLS = 6_400  # of a table of weights; for larger ones only the two sentences are shown
 
 
 def message(text: str, kind: str = "note") -> str:
@@ -43,9 +42,9 @@ def message(text: str, kind: str = "note") -> str:
 
 
 def differences(best: str, other: str) -> str:
-    """Returns `other` with the words that `best` does not have marked, and words of `best` that it lacks struck out.
+    """Returns `other` as HTML: words that `best` does not have are marked, words of `best` that it lacks struck out.
 
-    Of text without spaces between words the characters are compared.
+    In a text without spaces between words characters are compared.
     """
     before, after = (list(text) if is_unspaced(text) else re.findall(r"\s+|\S+", text) for text in (best, other))
     parts = []
@@ -63,10 +62,10 @@ def differences(best: str, other: str) -> str:
 def translation(
     name: str | None, ranked: Sequence[Hypothesis], language: str | None, note: str = "", beside: str | None = None
 ) -> str:
-    """Returns a model's translation, and its n-best list where it has several hypotheses.
+    """Returns a model's translation as HTML, and its n-best list where there are several hypotheses.
 
-    name: of the model, where several are shown. note: how it was made, if that is not plain. beside: the translation
-    of another model, to which the differences are marked; without it words can be chosen, for others in their place.
+    name: the model's, where there are several. note: a remark on how it was translated. beside: the translation of
+    another model, from which differences are marked; without it words can be clicked, to be replaced.
     """
     best = ranked[0].text
     shown = _views().choosable(_places_of_words(best)) if beside is None else Markup(differences(beside, best))
@@ -75,26 +74,26 @@ def translation(
 
 
 def next_words(instead: str, offered: Sequence[tuple[Alternative, int, str]]) -> str:
-    """Returns the list of words that can replace `instead`; offered: (alternative, number of its sentence, prefix)."""
+    """Returns the HTML list of words to replace `instead`; offered: (alternative, number of its sentence, prefix)."""
     return str(_views().next_words(instead, offered))
 
 
 def _places_of_words(text: str) -> list[tuple[int, str, bool]]:
-    """Returns the parts of a text, each with its place, and whether it is a word (a character, in scripts without)."""
+    """Returns (offset, text, whether it is a word) of each word and space; in scripts without spaces each character."""
     found = re.finditer(r"\s+|\S" if is_unspaced(text) else r"\s+|\S+", text)
     return [(part.start(), part[0], not part[0].isspace()) for part in found]
 
 
 def _views() -> Any:
-    """Returns the macros of the template, which escape every text."""
+    """Returns the module of the template's macros, which escape every text."""
     return template("views.html.jinja", autoescape=True, folder=Path(__file__).parent).module
 
 
 @dataclass(frozen=True)
 class Attention:
-    """The attention over the source of one translation: the subwords of both sides, the word of each, the weights.
+    """Attention of a translation over its source: subwords of both sides, the number of each one's word, and weights.
 
-    `weights`: by place, (target, source). A word is None at </s> and language codes.
+    `weights`: {place (layer and head): (target, source)}. The word of </s> and of language codes is None.
     """
 
     source: list[str]
@@ -104,16 +103,16 @@ class Attention:
     weights: dict[Place, Tensor]
 
     def nearest(self, layer: int, encoder_layer: int, head: int) -> Place:
-        """Returns the place of these numbers where the model has it, else the mean of the heads of its last layer."""
+        """Returns the place of these numbers if the model has it, else that of the mean of its last layer's heads."""
         asked = Place(layer, encoder_layer, head)
         return asked if asked in self.weights else max(place for place in self.weights if place.head == 0)
 
 
 def attention_of(parts: Parts, text: str, translated: str, source: str | None, target: str | None) -> Attention:
-    """Computes the attention of a pass of the model over a text and its translation.
+    """Computes the attention over the source in one forward pass over a text and its translation.
 
-    Raises: UserError where the model is not of this package or has no attention over the source, or the text is too
-    long to be read at once.
+    Raises: UserError where the model is not of this package or has no attention over the source, or text or translation
+    is too long to be read at once.
     """
     if not architecture_of(parts.model.config):
         raise UserError("Attention is shown of the models of hf_mlnmt; this one is of another library.")
@@ -136,7 +135,8 @@ def attention_of(parts: Parts, text: str, translated: str, source: str | None, t
 
 
 def attention_map(attention: Attention, place: Place, name: str | None = None) -> str:
-    """Returns both sentences, whose words light up under the pointer, and the weights of a place as a table."""
+    """Returns an attention map as HTML: both sentences, whose words are highlighted under the pointer by their weights
+    at a place (layer and head), and up to MOST_CELLS the weights as a table."""
     weights = attention.weights[place]
     sources = _by_word(attention.source, attention.source_words)
     targets = []
@@ -151,7 +151,7 @@ def attention_map(attention: Attention, place: Place, name: str | None = None) -
 
 
 def _by_word(subwords: Sequence[str], words: Sequence[int | None]) -> list[tuple[str, dict[int, str]]]:
-    """Returns each word with {position: subword}: neighbours of one word, without the marks of word beginnings."""
+    """Groups neighbouring subwords of the same word; returns (word, {position: subword without its "_"}) of each."""
     groups: list[dict[int, str]] = []
     for position, subword in enumerate(subwords):
         if not groups or words[position] is None or words[position - 1] != words[position]:

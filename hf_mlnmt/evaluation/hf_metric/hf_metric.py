@@ -26,7 +26,7 @@ _CITATION = "Post 2018, A Call for Clarity in Reporting BLEU Scores, https://acl
 
 
 class MlnmtScores(evaluate.Metric):
-    """BLEU, chrF, TER with the protocol in the result."""
+    """BLEU, chrF and TER of this package as a metric of `evaluate`; the result names the protocol."""
 
     def _info(self) -> evaluate.MetricInfo:
         text = datasets.Value("string")
@@ -53,7 +53,7 @@ class MlnmtScores(evaluate.Metric):
 
 
 def _by_reference(references):  # type: ignore[no-untyped-def]
-    """`evaluate` groups references by sentence, score() by reference; None fills up sentences that have fewer."""
+    """Transposes references from lists by sentence (`evaluate`) to lists by reference (score()), None where missing."""
     if not references or isinstance(references[0], str):
         return references
     return [list(lines) for lines in zip_longest(*references)]

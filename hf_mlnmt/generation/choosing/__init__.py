@@ -1,1 +1,1 @@
-"""Choosing among translations: by a utility, by other models; how sure a model is."""
+"""Choosing among candidates by minimum Bayes risk or by features of other models; confidences of translations."""

@@ -1,7 +1,7 @@
 """Scores lines by a command of another program: a metric in an environment of its own (COMET), any reranking feature.
 
-A command reads lines with tabs between their parts, and writes a number for each line, in their order. It is started
-once and kept; where it ends by itself it is started anew for the next lines, once for the same lines.
+A command reads lines whose parts have tabs between them, and writes a number for each line, in order. The process is
+started once and kept; where it ends by itself, it is restarted for the next lines, and once for the same lines.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 from hf_mlnmt.common.errors import UserError
 
-SECONDS = 600.0  # without a line, after which a command counts as hanging
+SECONDS = 600.0  # a command that writes no line for so long counts as hanging
 
 
 class LineScorer:
-    """Runs a command that scores lines; `scorer([("Hello.", "Hallo."), ...])` returns its numbers.
+    """Runs a command that scores lines; `scorer([("Hello.", "Hallo."), ...])` returns the numbers that it writes.
 
     Args:
         command: as in a shell, without pipes. what: the option's name, for messages.
@@ -34,9 +34,10 @@ class LineScorer:
         self.lock = threading.Lock()
 
     def __call__(self, rows: Sequence[Sequence[str]]) -> list[float]:
-        """Returns a number for each row.
+        """Returns the command's number for each row.
 
-        Raises: UserError where it cannot be started, dies twice, writes something else, too much, or nothing for long.
+        Raises: UserError where the command cannot be started, ends twice, writes a line that is no number or more lines
+            than it read, or writes nothing for `seconds`.
         """
         lines = "".join("\t".join(" ".join(part.split()) for part in row) + "\n" for row in rows)
         for _ in (1, 2):
@@ -87,7 +88,7 @@ class LineScorer:
 
     @staticmethod
     def _write(process: Any, lines: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # it has ended, which the reader sees
+        with contextlib.suppress(OSError, ValueError):  # the process has ended: `_ask` sees the end of its output
             process.stdin.write(lines)
             process.stdin.flush()
 

@@ -3,11 +3,12 @@
 References: Zadrozny and Elkan 2002, "Transforming Classifier Scores into Accurate Multiclass Probability Estimates"
 (isotonic regression); Platt 1999, "Probabilistic Outputs for Support Vector Machines".
 
-(1) of a translation:  the chrF, 0 to 1, that translations of its score had on the development set: isotonic regression
-    on s, the mean ln P of its subwords, its end counted; linear between the knots
-(2) of a word:  1 / (1 + exp(-(a m + b))),  m the least ln P of its subwords, fitted to whether the reference has it
+(1) of a translation:  the expected chrF, 0 to 1: isotonic regression of chrF on s, the mean ln P of the translation's
+    subwords, end of sentence included, on the development set; linear between the knots
+(2) of a word:  1 / (1 + exp(-(a m + b))),  m the least ln P of its subwords; logistic regression of whether the
+    reference has the word
 
-They are fitted here, kept in the model's generation_config.json under "confidence", and computed by `Calibration`
+Both are fitted here, saved in the model's generation_config.json under "confidence", and computed by `Calibration`
 (translating/hypotheses.py).
 """
 
@@ -30,7 +31,7 @@ from hf_mlnmt.generation.translating.hypotheses import CONFIDENCE, Calibration, 
 from hf_mlnmt.generation.translating.options import DecodingOptions
 from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
 
-FEWEST = 100  # sentences of a development set
+FEWEST = 100  # sentences that a development set needs
 KNOTS = 20
 
 
@@ -38,9 +39,9 @@ def calibrate(scores: Sequence[float], qualities: Sequence[float], words: Sequen
     """Fits equations 1 and 2.
 
     Args:
-        scores: of the translations of a development set. qualities: their sentence chrF, 0 to 1.
-        words: of all their words the least ln P of a subword, and whether the reference has the word.
-    Raises: UserError for fewer than 100 translations.
+        scores: mean ln P of each translation of a development set. qualities: their sentence chrF, 0 to 1.
+        words: for each word of all translations the least ln P of a subword, and whether the reference has the word.
+    Raises: UserError for fewer than 100 translations, or without scikit-learn.
     """
     try:
         from sklearn.isotonic import IsotonicRegression
@@ -66,7 +67,7 @@ def calibrate(scores: Sequence[float], qualities: Sequence[float], words: Sequen
 
 
 class _AsTheyAre:
-    """Stands in for a Calibration; returns the scores unchanged."""
+    """Stands in for a Calibration, so that "confidences" are the scores to fit to: returns scores unchanged."""
 
     def of_translation(self, score: float) -> float:
         return score
@@ -87,8 +88,8 @@ def calibrate_folder(
         raise UserError(f"{source} has {len(texts)} lines, {reference} {len(references)}: give a reference for each.")
     found = calibration_of(TranslationPipeline.from_pretrained(str(folder), device=device), texts, references, decoding)
     settings = read_part(folder, GENERATION_CONFIG)
-    settings.pop("_from_model_config", None)  # else generate() would make this config anew from the model's
-    with keeping(()):  # this file of the model is read and written
+    settings.pop("_from_model_config", None)  # else generate() would derive these settings from config.json again
+    with keeping(()):  # allows to write this file though the model is an input
         write_json(folder / GENERATION_CONFIG, {**settings, CONFIDENCE: found.to_dict()})
     return found
 
@@ -112,7 +113,7 @@ def calibration_of(
 
 
 def words_in_reference(translation: str, reference: str) -> list[bool]:
-    """Returns for each word of a translation whether the reference has it at its place (difflib's matching blocks)."""
+    """Returns for each word of a translation whether it is in a matching block (difflib) with the reference's words."""
     words, expected = translation.split(), reference.split()
     found = [False] * len(words)
     for first, _, size in SequenceMatcher(None, words, expected, autojunk=False).get_matching_blocks():

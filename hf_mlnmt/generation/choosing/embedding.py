@@ -1,7 +1,7 @@
-"""Sentence embeddings of texts: of a translation model's encoder, or of any encoder of Transformers.
+"""Computes sentence embeddings of texts by a translation model's encoder, or by any encoder of Transformers.
 
-`model.embed` (modeling/transformer.py, bridge.py) returns the embedding of one of our models. Of another model it is
-the mean of the last states over the real positions.
+For this package's models they are computed by `model.embed` (modeling/transformer.py, bridge.py); for other models they
+are the mean of the last states over the positions that are no padding.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from hf_mlnmt.generation.translating.segments import TextEncoder
 from hf_mlnmt.modeling.transformer import pooled_states
 
 BATCH_TOKENS = 4096
-KNOWN = 20_000  # texts whose vectors are kept
+KNOWN = 20_000  # texts whose vectors an Embedder caches
 
 
 class Embedder:
-    """A model's embeddings of texts, of length 1: `embedder(texts)` returns float32 (texts, width).
+    """Computes embeddings of texts, vectors of length 1: `embedder(texts)` returns float32 (texts, width).
 
     Args:
-        name: folder or Hub name of a translation model, or of an encoder. language: of the texts, where it is told it.
-    Raises: UserError when it cannot be loaded.
+        name: folder or Hub name of a translation model or an encoder. language: code of the texts' language, for a
+            model that needs it.
+    Raises: UserError when the model cannot be loaded.
     """
 
     def __init__(self, name: str, device: str | None = None, language: str | None = None):
@@ -51,7 +52,7 @@ class Embedder:
 
     def _embedded(self, texts: Sequence[str]) -> np.ndarray:
         if self.parts is not None:
-            given = [*texts, "."]  # for where all are empty
+            given = [*texts, "."]  # embed_texts refuses texts that are all empty
             return embed_texts(self.parts, given, self.language, default_pooling(self.parts.model))[:-1]
         ids = self.tokenizer(list(texts), truncation=True)["input_ids"]
         found: dict[int, np.ndarray] = {}
@@ -75,13 +76,13 @@ def embed_texts(
     """Returns embeddings of the texts, float32 (texts, width); an empty text is zeros.
 
     Args:
-        language: of the texts, for a model with several encoders, or whose tokenizer is told it (NLLB, mBART).
-        pooling: "flat", "mean" or the number of a row, from 0 (`model.embed`).
-        progress: called with the number of texts done.
-        target_language: for a model that is told it by a token before the source, which then stands before every text;
-            None: no such token, though the encoder has always seen one.
+        language: code of the texts' language, for a model with several encoders, or one that needs it (NLLB, mBART).
+        pooling: "flat", "mean" or the number of a row of the attention bridge, from 0 (`model.embed`).
+        progress: called after each batch with its number of texts.
+        target_language: for a model whose sources begin with a token of the target language: put that token before
+            every text; None: no token, though the encoder was trained with one.
 
-    Raises: UserError for an unknown language, or a pooling that the model has not.
+    Raises: UserError for an unknown language, a pooling that the model does not have, or texts that are all empty.
     """
     model = parts.model
     options: dict[str, Any] = {"pooling": pooling}
@@ -103,7 +104,7 @@ def embed_texts(
         try:
             if hasattr(model, "embed"):
                 embedded = model.embed(input_ids=input_ids, attention_mask=mask, **options)
-            else:  # of another package
+            else:  # a model of another package
                 states = model.get_encoder()(input_ids=input_ids, attention_mask=mask).last_hidden_state
                 embedded = pooled_states(states, mask, pooling)
         except ValueError as error:
@@ -117,7 +118,7 @@ def embed_texts(
 
 
 def check_told(parts: Parts, language: str | None, target_language: str | None) -> None:
-    """Raises UserError for a language of the text where nothing in the model depends on it."""
+    """Raises UserError for a `language` that would be ignored: the model is not told the language of a text."""
     tells = has_modules(parts.model) or hasattr(parts.source, "src_lang")
     if language is not None and not tells and (target_language is None or language_codes(parts.source)):
         raise UserError(
@@ -126,12 +127,12 @@ def check_told(parts: Parts, language: str | None, target_language: str | None) 
 
 
 def default_pooling(model: Any) -> str:
-    """Returns "flat", a bridge's rows side by side, where there is a bridge, else "mean"."""
+    """Returns the usual pooling: "flat" (concatenated rows) for a model with an attention bridge, else "mean"."""
     return "flat" if has_modules(model) else "mean"
 
 
 def _told(parts: Parts, language: str | None, target: str | None) -> Direction:
-    """Returns the Direction that tells the encoder the text's language, and the target's if one is given."""
+    """Returns the Direction by which the encoder is told the text's language, and the target language if given."""
     if has_modules(parts.model):
         if target is not None:
             raise UserError(f"target_language {target!r}: the encoders of this model see no target. Leave it out.")
@@ -142,6 +143,6 @@ def _told(parts: Parts, language: str | None, target: str | None) -> Direction:
 
 
 def normalised(vectors: np.ndarray) -> np.ndarray:
-    """Returns the vectors with length 1; zeros stay."""
+    """Returns the vectors scaled to length 1; a vector of zeros stays zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(lengths == 0, 1, lengths)

@@ -1,24 +1,24 @@
-"""Minimum Bayes risk: of the candidates of a sentence the one that is most like all others.
+"""Minimum Bayes risk decoding: chooses the candidate of a sentence that is most like all other candidates.
 
 References: Eikema and Aziz 2020, "Is MAP Decoding All You Need?"; Freitag et al. 2023, "Epsilon Sampling Rocks";
 Vamvas and Sennrich 2024, "Linear-time Minimum Bayes Risk Decoding with Reference Aggregation"; Deguchi et al. 2024,
 "Centroid-Based Efficient Minimum Bayes Risk Decoding" (of cosines one centroid, the mean of the unit vectors, loses
 nothing).
 
-(1) risk of c:  - 1/|R| sum over r of u(c, r),  where R are the candidates too, those drawn twice counted twice
+(1) risk of c:  - 1/|R| sum over r in R of u(c, r),  where R are all candidates, counted as often as they were drawn
 
-A utility u says how good c would be if r were the reference:
+The utility u(c, r) is the quality of c if r were the reference:
 
 | utility | u |
 | --- | --- |
-| chrf | chrF of order 6, of fastchrf; u(c, R) with the n-gram counts of all R averaged: one reference in place of |R| |
+| chrf | chrF of order 6 by fastchrf; u(c, R) against one reference with the mean n-gram counts of all R |
 | chrf-pairwise | chrF of each pair, as equation 1 has it |
-| bleu | sacreBLEU's sentence BLEU of each pair, words as white space separates them, n-gram counts smoothed by one |
-| embeddings=MODEL | the cosine of sentence embeddings (embedding.py); u(c, R) with the centroid of all R |
+| bleu | sacreBLEU's sentence BLEU of each pair, words separated by white space, n-gram counts smoothed by one |
+| embeddings=MODEL | the cosine of sentence embeddings (embedding.py); u(c, R) against the centroid of all R |
 | a function | (source, candidates, references) -> numbers (candidates, references) |
 | a text with a blank or a slash | a command (commands.py): lines of source, candidate, reference; numbers |
 
-What a metric says of translations that were chosen by the same metric is too good: report another one.
+Scores by the metric that chose the translations are too good: evaluate by another metric.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ EMBEDDINGS = "embeddings="
 
 
 def utility_of(given: Any, device: str | None = None, language: str | None = None) -> Utility:
-    """Returns the utility of a name, a command or a function.
+    """Returns the utility function for a name, a command or a function.
 
-    device, language: of a model of sentence embeddings, and of the candidates.
-    Raises: UserError for another name, where fastchrf is not installed, or a model cannot be loaded.
+    device, language: of the model of sentence embeddings, and of the candidates.
+    Raises: UserError for an unknown name, where fastchrf is not installed, or where a model cannot be loaded.
     """
     if callable(given):
         return given
@@ -82,7 +82,8 @@ def utility_of(given: Any, device: str | None = None, language: str | None = Non
 
 
 def _all_in_one(expected: Callable[[list[str], list[str]], Any]) -> Utility:
-    """Returns a utility that takes all references, equal ones too, and gives a number for each candidate."""
+    """Returns a utility that compares each candidate with all references at once (equal references repeated): numbers
+    (candidates, 1)."""
 
     def utility(source: str, candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
         return np.array(expected(list(candidates), list(references)))[:, None]
@@ -94,15 +95,15 @@ def _all_in_one(expected: Callable[[list[str], list[str]], Any]) -> Utility:
 def expected_utilities(
     utility: Utility, source: str, candidates: Sequence[str], references: Sequence[str]
 ) -> np.ndarray:
-    """Returns minus the risk of each candidate by equation 1, (candidates,).
+    """Returns minus the risk of each candidate by equation 1: (candidates,).
 
-    references: as many as were drawn; equal ones are compared once and count as often as they are there.
-    Raises: UserError where the utility gives something else than finite numbers of the right shape.
+    references: all that were drawn; equal references are compared once and weighted by their number.
+    Raises: UserError where the utility returns something else than finite numbers of the right shape.
     """
     counts = Counter(references)
     all_in_one = getattr(utility, "all_in_one", False)
     values = np.asarray(utility(source, candidates, references if all_in_one else list(counts)), float)
-    if values.shape == (len(candidates), 1) and len(counts) > 1 and not all_in_one:  # a function that takes all in one
+    if values.shape == (len(candidates), 1) and len(counts) > 1 and not all_in_one:  # compares all at once
         values = np.asarray(utility(source, candidates, references), float)
     if values.ndim != 2 or len(values) != len(candidates) or not np.isfinite(values).all():
         raise UserError(
@@ -115,7 +116,7 @@ def expected_utilities(
 def bleu(candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
     """Returns sacreBLEU's sentence BLEU of each pair, 0 to 100: (candidates, references).
 
-    Lin and Och 2004, "ORANGE": counts of n-grams beyond single words, matched and there, are one more.
+    Smoothed as by Lin and Och 2004, "ORANGE": one is added to matches and totals of n-grams of two words or more.
     """
     from sacrebleu import BLEU
 
@@ -125,17 +126,17 @@ def bleu(candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
 
 
 class MinimumRisk:
-    """Ranks candidates by equation 1, the best first; equal ones count as one."""
+    """Ranks candidates by equation 1, the best first; equal candidates are ranked once."""
 
-    names = ()  # of features that a search is to add
+    names = ()  # features that the search computes for a chooser: none
 
     def __init__(self, utility: Any = "chrf", device: str | None = None, language: str | None = None) -> None:
         """Arguments: those of `utility_of`."""
         self.utility = utility_of(utility, device, language)
 
     def __call__(self, source: str, candidates: Sequence[str], count: int) -> list[tuple[int, float]]:
-        """Returns the places and expected utilities of the `count` best candidates; the last again where fewer are
-        different."""
+        """Returns (index, expected utility) of the `count` best of the different candidates; where there are fewer, the
+        last is repeated."""
         first = {text: place for place, text in reversed(list(enumerate(candidates)))}
         different = sorted(first.values())
         texts = [candidates[place] for place in different]
@@ -147,7 +148,8 @@ class MinimumRisk:
     def choose(
         self, sources: Sequence[str], candidates: Sequence[Sequence[Hypothesis]], count: int, own: Any = None
     ) -> list[list[tuple[int, Hypothesis]]]:
-        """Returns of each source (place among its candidates, candidate) of the best ones; scores: expected utility."""
+        """Returns for each source (index, candidate) of its `count` best candidates, whose scores are the expected
+        utilities."""
         return [
             [
                 (place, replace(row[place], score=utility))
@@ -158,19 +160,20 @@ class MinimumRisk:
 
     @staticmethod
     def of_text(scores: Sequence[float]) -> float:
-        """Returns the score of a text from those of its sentences: their mean."""
+        """Returns the score of a text: the mean of its sentences' scores."""
         return sum(scores) / max(1, len(scores))
 
     def best(self, source: str, candidates: Sequence[str]) -> str:
-        """Returns the candidate of the least risk."""
+        """Returns the candidate with the least risk."""
         return candidates[self(source, candidates, 1)[0][0]]
 
 
 def read_candidates(paths: Sequence[str | Path]) -> list[list[str]]:
-    """Returns the candidates of each text, from files of a line for each, with tabs between several, or n-best lists.
+    """Reads the candidates of each text from files, and joins the lists of all files.
 
-    An n-best list has lines of number ||| translation ||| score, numbers from 0.
-    Raises: UserError for files of different numbers of texts, and a line of a list that is none.
+    A file has a line for each text, with tabs between several candidates, or is an n-best list with lines of
+    number ||| translation ||| score, numbers from 0.
+    Raises: UserError for files with different numbers of texts, and for a line of an n-best list in another form.
     """
     rows: list[list[str]] = []
     for path in paths:
@@ -195,7 +198,7 @@ def read_candidates(paths: Sequence[str | Path]) -> list[list[str]]:
 
 
 def choose(sources: Iterable[str], candidates: Iterable[Sequence[str]], utility: Any = "chrf") -> list[str]:
-    """Returns of each source's candidates, of samples, n-best lists or several systems, the one of the least risk.
+    """Returns for each source the candidate with the least risk; candidates: samples, n-best lists or several systems'.
 
     Raises: UserError as `utility_of`; for a source without candidates.
     """

@@ -1,4 +1,4 @@
-"""Reranking: the candidates of a search, beams or samples, scored anew by a weighted sum of features.
+"""Reranking: scores the candidates of a search, beams or samples, by a weighted sum of features.
 
 References: Och 2003, "Minimum Error Rate Training in Statistical Machine Translation" (the weights: evaluation/
 tuning.py); Yee et al. 2019, "Simple and Effective Noisy Channel Modeling for Neural Machine Translation"; Wu et al.
@@ -9,11 +9,11 @@ tuning.py); Yee et al. 2019, "Simple and Effective Noisy Channel Modeling for Ne
 | feature | f |
 | --- | --- |
 | model | ln P(y|x) of the model that translates |
-| score | the same by its length normalisation, which the search ranks by |
-| length | subwords of y, its end counted |
-| coverage | sum over the subwords of x of ln min(1, the attention that all subwords of y gave it), at least 1e-4 each |
-| translation-models | of a fused model of sequence-level normalization: ln P(y|x) of its translation models alone |
-| language-models | and ln P(y) of its language models: the weights of both are alpha and beta (modeling/fusion.py) |
+| score | ln P(y|x) with length normalisation, by which the search ranks |
+| length | number of subwords of y, end of sentence included |
+| coverage | sum over the subwords of x of ln min(1, sum of all subwords' of y attention to it), at least ln 1e-4 each |
+| translation-models | ln P(y|x) of the translation models of a fused model of sequence-level normalization |
+| language-models | ln P(y) of its language models; weights of both features: alpha and beta (modeling/fusion.py) |
 | translation=MODEL | ln P(y|x) of another model |
 | reverse=MODEL | ln P(x|y) of a model of the other direction |
 | language-model=MODEL | ln P(y) of a causal language model |
@@ -45,13 +45,13 @@ BATCH_TOKENS = 4096
 
 
 class Reranker:
-    """Computes features of candidates, and chooses the best ones by the features' weighted sum.
+    """Computes features of candidates, and chooses the best candidates by the features' weighted sum.
 
     Args:
-        content: what `options.checked_reranker` returned.
+        content: a reranker's content as `options.checked_reranker` returns it.
         name: the folder of the model that translates, "" where it has none.
-        languages: codes of source and target, for models that are told them.
-    Raises: UserError where a model cannot be loaded, or is another than that which the weights were made with.
+        languages: codes of source and target, for models that need them.
+    Raises: UserError where a model cannot be loaded, or has other files than the model the weights were made with.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Reranker:
         self.scorers = {name: _scorer(name, device, languages) for name in self.names if "=" in name}
 
     def keeping_all(self) -> Reranker:
-        """Returns a copy that gives candidates their features and keeps all of them, for fitting weights."""
+        """Returns a copy whose `choose` keeps all candidates, in their order, with their features, to fit weights."""
         new = copy.copy(self)
         new.keeps_all = True
         return new
@@ -81,11 +81,11 @@ class Reranker:
     def features(
         self, sources: Sequence[str], candidates: Sequence[Sequence[Any]], own: Mapping[str, Sequence[float]]
     ) -> list[np.ndarray]:
-        """Returns (candidates, features) of each source.
+        """Returns the values of all features, an array (candidates, features) for each source.
 
         Args:
-            candidates: of each source; each a Hypothesis with its log probability.
-            own: values of further features of the model itself, of all candidates one after the other.
+            candidates: those of each source, Hypothesis objects with log probabilities.
+            own: {feature that the translating model computes: values for all candidates, one after the other}.
         """
         flat = [each for row in candidates for each in row]
         of_flat = [source for source, row in zip(sources, candidates, strict=True) for _ in row]
@@ -112,9 +112,10 @@ class Reranker:
         count: int,
         own: Mapping[str, Sequence[float]],
     ) -> list[list[tuple[int, Hypothesis]]]:
-        """Returns of each source (place among its candidates, candidate) of the best ones, scored by equation 1.
+        """Returns for each source (index, candidate) of its `count` best candidates, scored by equation 1.
 
-        Of equal texts the better one counts, and the last one again where fewer are different. `own`: as of `features`.
+        Of candidates with equal texts the best counts; where fewer than `count` are different, the last is repeated.
+        own: as of `features`.
         """
         chosen = list[list[tuple[int, Hypothesis]]]()
         for row, values in zip(candidates, self.features(sources, candidates, own), strict=True):
@@ -131,12 +132,12 @@ class Reranker:
 
     @staticmethod
     def of_text(scores: Sequence[float]) -> float:
-        """Returns the score of a text from those of its sentences: their sum."""
+        """Returns the score of a text: the sum of its sentences' scores."""
         return sum(scores)
 
 
 def _check_made_from(made_from: Mapping[str, Any], name: str) -> None:
-    """Raises UserError where a model has other files than when the weights were made."""
+    """Raises UserError where a model's files differ from those recorded when the weights were made."""
     then = {feature.partition("=")[2]: known for feature, known in made_from.get("models", {}).items()}
     if name and made_from.get("model"):
         then[name] = made_from["model"]
@@ -149,7 +150,7 @@ def _check_made_from(made_from: Mapping[str, Any], name: str) -> None:
 
 
 Scorer = Callable[[Sequence[str], Sequence[str]], list[float]]
-"""(source of each text, texts) -> a number for each text."""
+"""Function of the sources and the texts that returns a score for each text."""
 
 
 def _scorer(name: str, device: str | None, languages: tuple[str | None, str | None]) -> Scorer:
@@ -172,7 +173,7 @@ def _language_model(name: str, folder: str, device: str | None) -> Scorer:
         _check_lengths(name, model.config, ids)
         found = [0.0] * len(ids)
         for batch in batches_by_tokens([len(each) for each in ids], BATCH_TOKENS):
-            if ids[batch[0]]:  # nothing of an empty text, where a tokenizer puts no end behind it
+            if ids[batch[0]]:  # an empty text has score 0 where the tokenizer adds no end token
                 chosen = [i for i in batch if ids[i]]
                 for i, value in zip(chosen, negative_logs(model, [ids[i] for i in chosen]).tolist(), strict=True):
                     found[i] = -value
@@ -194,15 +195,15 @@ def _translation_model(
 
 
 Given = tuple[list[int], list[float], float]
-"""The tokens of a translation that is given, the end among them, ln P of each, and their sum."""
+"""Token ids of a given translation, end of sentence included, ln P of each token, and the sum of these."""
 
 
 def given_translations(
     parts: Parts, folder: str, pair: tuple[str | None, str | None], prefix: str | None = None
 ) -> tuple[Direction, Callable[[Sequence[str], Sequence[str], str], list[Given]]]:
-    """Returns a model's Direction, and a function that scores translations that are given to it.
+    """Returns a model's Direction between two languages, and a function that scores given translations.
 
-    The function takes sources, translations and a name for messages, and returns a `Given` for each translation.
+    The function is called with sources, translations and a name for messages, and returns a `Given` for each.
     """
     parts, way = parts.between(*(pair if is_told(parts.model, parts.source) else (None, None)), folder)
     encoder = TextEncoder(parts.tokenizers, way, prefix)
@@ -236,5 +237,6 @@ def _check_lengths(name: str, config: Any, sequences: Sequence[Sequence[int]]) -
 
 
 def coverage_of(weights: Any) -> float:
-    """Sums log min(1, the attention that a source subword gets), at least log 1e-4; weights: (target, source)."""
+    """Returns the feature "coverage" of attention weights (target, source): the sum over source subwords of
+    ln min(1, sum of the attention to it), at least ln 1e-4 each."""
     return float(weights.sum(0).clamp(min=1e-4, max=1.0).log().sum())

@@ -1,1 +1,1 @@
-"""Constraints on translations: prefixes, glossaries, phrases, parts of the source that are kept."""
+"""Constraints on translations: prefixes, glossary terms, phrases, parts of the source that are kept."""

@@ -1,11 +1,11 @@
-"""Lexical constraints as tokens and as rules of a search: prefixes, terms, phrases, next words.
+"""Lexical constraints as token ids and as logits processors: prefixes, terms, phrases, next words.
 
-A token adds bytes to a text: those of its piece, where the mark of a word's beginning (U+2581) is a space; of
-byte-level BPE those that its characters stand for; of byte fallback one. A prefix is followed token by token up to its
-last word, which any tokens may spell, also those that go on behind it: "Ein Ma" is continued by "Mann" though "Ma" is
-no token of "Mann". A term's translation is the tokens that it has in the middle of a sentence, so it is at a word's
-beginning; the word may go on behind it ("Kern", "Kerns"). So is a phrase that must be there; one that must not be there
-is compared byte by byte.
+Each token spells bytes: those of its piece, with the mark of a word's beginning (U+2581) as a space; in byte-level BPE
+those that its characters stand for; in byte fallback one byte. A prefix fixes the tokens of all its words but the last;
+the last word may be spelt by any tokens, also longer ones: "Ein Ma" can be continued by "Mann" though "Ma" is no token
+of "Mann". A term's translation is the tokens that it has in the middle of a sentence, so that it begins at a word's
+beginning; the word may be longer ("Kern", "Kerns"). The same holds for a phrase that a translation must have; a phrase
+that it must not have is compared byte by byte.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from hf_mlnmt.data.tokenizer import encode, own_copy
 from hf_mlnmt.data.words import is_unspaced
 from hf_mlnmt.generation.translating.options import CONTROL
 
-Phrases = tuple[tuple[str, ...], ...]  # of each phrase its alternatives
+Phrases = tuple[tuple[str, ...], ...]  # for each phrase its alternatives
 
 
 def phrases_of(given: Any, what: str) -> Phrases:
-    """Returns the phrases of a text: a string with tabs between them and ||| between alternatives, or a list of such
-    strings and of lists of alternatives. Raises: UserError for anything else, and for an empty one."""
+    """Reads the phrases of a text from a string with tabs between phrases and ||| between alternatives, or from a list
+    of phrases, strings or lists of alternatives. Raises: UserError for another object, and for an empty phrase."""
     parts = given.split("\t") if isinstance(given, str) else given
     phrases = []
     for part in parts if isinstance(parts, list | tuple) else [None]:
@@ -52,19 +52,19 @@ def phrases_of(given: Any, what: str) -> Phrases:
 
 
 def _in_one_form(text: str) -> str:
-    """Returns a text whose white space is single spaces, and whose marks are joined with their characters (NFC)."""
+    """Returns a text in Unicode form NFC with single spaces for all white space."""
     return unicodedata.normalize("NFC", " ".join(text.split()))
 
 
 class Asked(NamedTuple):
-    """Asks that a translation begin with the tokens `ids`, then with any tokens whose bytes begin with `rest`."""
+    """Demands that a translation begin with the tokens `ids`, then with any tokens whose bytes begin with `rest`."""
 
     ids: list[int]
     rest: bytes
 
 
 class Spelling:
-    """Maps each token of the target side to the bytes that it adds to a text; special tokens add none."""
+    """Maps each target token to the bytes that it adds to a text (special tokens add none), and texts to tokens."""
 
     def __init__(self, tokenizer: Any):
         self.tokenizer = own_copy(tokenizer)
@@ -85,19 +85,20 @@ class Spelling:
 
     @cached_property
     def going_on(self) -> Tensor:
-        """Returns the tokens that go on with a word: they begin with a letter or digit of a script with spaces."""
+        """Returns the tokens that can continue a word: those that begin with a letter or digit of a script with spaces,
+        with "_", or inside of a character."""
         firsts = [(of_token.decode("utf-8", "replace")[0], number) for of_token, number in self.ordered]
         letters = ((first, number) for first, number in firsts if first.isalnum() or first in "_\ufffd")
         return torch.tensor([number for first, number in letters if not is_unspaced(first)], dtype=torch.long)
 
     @cached_property
     def plain(self) -> list[tuple[bytes, int]]:
-        """Returns (`plain` of a token's bytes, token) of all tokens that spell something, sorted."""
+        """Returns (`plain` of the token's bytes, token) for all tokens that spell a byte or more, sorted."""
         return sorted((plain(of_token), number) for of_token, number in self.ordered)
 
     @cached_property
     def apart(self) -> list[int]:
-        """Returns the tokens that begin with what is no letter: behind them no word goes on."""
+        """Returns the tokens whose first byte is of no letter or digit: before them a word ends."""
         return [number for of_token, number in self.plain if not _goes_on(of_token[0])]
 
     @cached_property
@@ -105,7 +106,7 @@ class Spelling:
         return b"\0".join(of_token for of_token, _ in self.plain)
 
     def beginning_with(self, beginnings: Iterable[bytes], inside: bytes) -> list[tuple[bytes, int]]:
-        """Returns the entries of `plain` that begin with one of some bytes, or contain `inside`."""
+        """Returns the entries of `plain` whose bytes begin with one of `beginnings`, or contain `inside`."""
         found = [each for each in self.plain if inside in each[0]] if inside in self._joined else []
         return found + [each for beginning in beginnings for each in _beginning_with(self.plain, beginning)]
 
@@ -113,18 +114,18 @@ class Spelling:
         """Tokenizes a text of the target side, without special tokens except the unknown one."""
         if not text:
             return []
-        if getattr(self.tokenizer, "tgt_lang", "") is None:  # a language's code is put there, any will do
+        if getattr(self.tokenizer, "tgt_lang", "") is None:  # the tokenizer needs some target language
             self.tokenizer.tgt_lang = self.tokenizer.src_lang
         (ids,) = encode(self.tokenizer, [text], target=True)
         return [token for token in ids.tolist() if token not in self.special or token == self.tokenizer.unk_token_id]
 
     def spelt(self, ids: Sequence[int]) -> bytes:
-        """Returns the bytes that tokens add to a text; ids that the tokenizer has not add none."""
+        """Returns the bytes that tokens add to a text; ids beyond the tokenizer's vocabulary add none."""
         return b"".join(self.bytes[token] for token in ids if token < len(self.bytes))
 
     def continuing(self, rest: bytes) -> list[int]:
-        """Returns the tokens that can come next where a text goes on with `rest`, which is not empty: those that begin
-        with it, and those that it begins with and behind which others can spell what is left."""
+        """Returns the tokens that can come next where the text must continue with `rest` (not empty): tokens whose
+        bytes begin with `rest`, and tokens with which `rest` begins if further tokens can spell the remaining bytes."""
         if rest not in self.known:
             allowed = [number for _, number in _beginning_with(self.ordered, rest)]
             for end in range(1, len(rest)):
@@ -134,15 +135,13 @@ class Spelling:
         return self.known[rest]
 
     def exactly(self, spelt: bytes) -> list[int]:
-        """Returns the tokens with exactly these bytes: a piece, a byte of byte fallback, or both."""
+        """Returns the tokens with exactly these bytes; for one byte maybe both a piece and a byte of byte fallback."""
         first = bisect.bisect_left(self.ordered, (spelt,))
         return [number for of_token, number in self.ordered[first : first + 3] if of_token == spelt]
 
     def prefix(self, text: str, processing: Any, where: str) -> Asked:
-        """Returns how a translation must begin to have the prefix `text`; white space at its end ends its last word.
-
-        Raises: UserError where the vocabulary cannot spell it.
-        """
+        """Returns how a translation must begin so that it has the prefix `text`; white space at the prefix's end ends
+        its last word. Raises: UserError where the vocabulary cannot spell the prefix."""
         words = processing.apply(text).split()
         if not words:
             return Asked([], b"")
@@ -160,12 +159,12 @@ class Spelling:
         return Asked(before, rest) if self.continuing(rest) else Asked(whole, b"")
 
     def inside(self, text: str, processing: Any, joined: bool = False) -> list[list[int]]:
-        """Returns the tokens of a text in the middle of a sentence; `joined`, or in scripts without spaces, also
-        without one before it. [] where the vocabulary cannot spell it."""
+        """Returns the tokenizations of a text in the middle of a sentence, after a space; if `joined`, or in scripts
+        without spaces, also without the space. [] where the vocabulary cannot spell the text."""
         shown = " ".join(processing.apply(text).split())
         ids = self.ids(shown)
         if ids and not self.spelt(ids).startswith(b" ") and self.spelt(self.ids(f" {shown}")).startswith(b" "):
-            ids = self.ids(f" {shown}")  # of a tokenizer that puts no space before the first word
+            ids = self.ids(f" {shown}")  # for tokenizers that put no space before the first word
         if not ids or self.tokenizer.unk_token_id in ids:
             return []
         ways, first = [ids], self.bytes[ids[0]]
@@ -192,7 +191,7 @@ def spelling_of(tokenizer: Any) -> Spelling:
 
 
 class Demand(NamedTuple):
-    """Something that a translation must have: its name, the tokens of its alternatives, and how often."""
+    """A text that a translation must have `times` times: its name, and the token ids of each of its alternatives."""
 
     name: str
     ids: list[list[int]]
@@ -200,7 +199,8 @@ class Demand(NamedTuple):
 
 
 def constraints_of(demands: Iterable[Demand]) -> list[tuple[tuple[int, ...], ...]]:
-    """Makes constraints of a search from demands: each is repeated `times` times, equal ones are merged."""
+    """Returns a search's constraints, each a tuple of alternative token sequences: each demand `times` times; equal
+    demands count once, with the largest `times`."""
     times: Counter[tuple[tuple[int, ...], ...]] = Counter()
     for demand in demands:
         if demand.ids:
@@ -209,7 +209,7 @@ def constraints_of(demands: Iterable[Demand]) -> list[tuple[tuple[int, ...], ...
 
 
 class Terms:
-    """A glossary and its tokens: which of its terms a text has, and what their translations may be."""
+    """A glossary: finds its terms in a text, and returns the token ids of their translations."""
 
     def __init__(self, terms: Mapping[str, Sequence[str]], ignore_case: bool, spelling: Spelling, processing: Any):
         self.fold: Callable[[str], str] = str.casefold if ignore_case else str
@@ -219,14 +219,14 @@ class Terms:
             self.targets.setdefault(self.fold(_in_one_form(source)), []).extend(targets)
 
     def of(self, text: str) -> dict[str, list[list[int]]]:
-        """Returns the terms in a text, each with the tokens of its translations."""
+        """Returns {term: tokenizations of its translations} for the terms that a text has."""
         return {
             term: [ids for target in self.targets[term] for ids in self.spelling.inside(target, self.processing)]
             for term in self.found(text)
         }
 
     def found(self, text: str) -> list[str]:
-        """Returns the terms in a text, in its order. Of terms at one place the longest counts."""
+        """Returns the terms that a text has, in its order; of terms that begin at the same place only the longest."""
         text = self.fold(_in_one_form(text))
         there = sorted((term for term in self.targets if term in text), key=lambda term: (-len(term), term))
         matches = re.finditer("|".join(f"({as_word(term)})" for term in there), text) if there else ()
@@ -234,9 +234,9 @@ class Terms:
 
 
 def as_word(term: str, ends: bool = True) -> str:
-    """Returns a regular expression that finds a term between word boundaries, anywhere in a script without spaces.
+    """Returns a regular expression that finds a term as a word; in a script without spaces anywhere.
 
-    ends: a word must end with the term; False: it may go on behind it.
+    ends: a word boundary must follow the term too; False: the word may be longer than the term.
     """
     if is_unspaced(term):
         return re.escape(term)
@@ -246,30 +246,30 @@ def as_word(term: str, ends: bool = True) -> str:
 
 
 def is_met(translation: str, targets: Iterable[str]) -> bool:
-    """Returns whether a translation has one of a term's translations at a word's beginning."""
+    """Returns whether a translation has one of `targets` at a word's beginning."""
     return any(re.search(as_word(target, ends=False), translation) for target in targets if target)
 
 
 def times_in(ids: Sequence[int], phrases: Iterable[Sequence[int]]) -> int:
-    """Counts the positions in the tokens at which one of the phrases ends."""
+    """Counts the positions in `ids` at which one of the phrases, given as token ids, ends."""
     endings = {tuple(phrase) for phrase in phrases if phrase}
     return sum(any(tuple(ids[max(0, end - len(e)) : end]) == e for e in endings) for end in range(1, 1 + len(ids)))
 
 
 class RowRule(LogitsProcessor):
-    """Base class of logits processors that ask something different of each sentence's translation.
+    """Base class of logits processors with a demand of its own for each sentence's translation.
 
     Args:
-        rows: what is asked of each sentence; from the first step on, of each row of the search.
-        forced: how many tokens are generated before a translation begins. ends: end tokens.
+        rows: the demand for each sentence; `begin` repeats it for each row (beam) of the search.
+        forced: how many tokens are generated before a translation begins. ends: ids of end tokens.
     """
 
     def __init__(self, spelling: Spelling, rows: Sequence[Any], forced: int, ends: Iterable[int] = ()) -> None:
         self.spelling, self.rows, self.forced, self.ends = spelling, list(rows), forced, list(ends)
-        self.start: int | None = None  # the length behind which the translation begins
+        self.start: int | None = None  # length of a row before its translation begins
 
     def begin(self, input_ids: Tensor) -> int:
-        """Returns the length of a row before its translation begins; the first call repeats `rows` for each beam.
+        """Returns the length of a row before its translation begins; at the first call repeats `rows` for each beam.
 
         input_ids: (rows, length).
         """
@@ -280,23 +280,23 @@ class RowRule(LogitsProcessor):
         return self.start
 
     def keep_rows(self, rows: Tensor) -> None:
-        """Keeps these rows alone: sentences that have ended leave the search."""
+        """Keeps the demands of these rows alone, when the search drops sentences that have ended."""
         self.rows = [self.rows[row] for row in rows.tolist()]
 
 
 class PrefixProcessor(RowRule):
-    """Logits processor that makes translations begin as asked; the tokens that are allowed keep their scores.
+    """Logits processor that makes translations begin with their prefixes: sets the scores of all other tokens to -inf.
 
-    A token that an earlier rule forbade, and that has no other beside it, is allowed all the same.
+    Where earlier processors forbade all tokens that a prefix allows, these get score 0.
     """
 
     def __init__(self, spelling: Spelling, prefixes: Sequence[Asked], forced: int, ends: Iterable[int] = ()):
-        """prefixes: one for each sentence. ends: tokens that may stand for the space behind a last word."""
+        """prefixes: one for each sentence. ends: tokens that may follow a last word instead of the space after it."""
         super().__init__(spelling, prefixes, forced, ends)
         self.most = max(len(asked.ids) + len(asked.rest) for asked in prefixes)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Returns scores (rows, vocabulary), minus infinity for what may not follow; input_ids: (rows, length)."""
+        """Returns scores (rows, vocabulary), -inf for tokens against the prefix; input_ids: (rows, length)."""
         start = self.begin(input_ids)
         if not start <= input_ids.shape[1] < start + self.most:
             return scores
@@ -310,7 +310,7 @@ class PrefixProcessor(RowRule):
         return scores
 
     def allowed(self, asked: Asked, tokens: list[int]) -> list[int] | None:
-        """Returns what may follow these tokens; None: anything."""
+        """Returns the tokens that may follow `tokens`, the translation so far; None: all tokens may."""
         if len(tokens) < len(asked.ids):
             return [asked.ids[len(tokens)]]
         spelt = self.spelling.spelt(tokens[len(asked.ids) :])
@@ -321,15 +321,16 @@ class PrefixProcessor(RowRule):
 
 
 class NextWords(RowRule):
-    """Logits processor behind `PrefixProcessor` that makes a beam search find next words instead of translations.
+    """Logits processor, applied after `PrefixProcessor`, by which a beam search finds next words, not translations.
 
-    All tokens with which a word does not go on (those that begin with white space, in a script without spaces all; end
-    tokens) become one end token, with the probability of them together. So a hypothesis is a word, and the sum of its
-    scores is ln P(word): given the prefix, where its last word is whole; of both, where that word is what is completed.
+    All tokens that end a word (those that begin with white space, in a script without spaces all tokens, and end
+    tokens) are merged into one end token with the sum of their probabilities. So each hypothesis is one word. The sum
+    of its scores is ln P(word | prefix) where the prefix ends with a whole word; where the prefix ends inside of a
+    word, it is ln P of the completed word given the words before.
     """
 
     def __init__(self, spelling: Spelling, prefixes: Sequence[Asked], forced: int, ends: Sequence[int]):
-        """Takes what `PrefixProcessor` does; of the end tokens the first stands for all."""
+        """Arguments: as of `PrefixProcessor`; ends[0] is the token into which all that end a word are merged."""
         super().__init__(spelling, prefixes, forced, ends)
         self.spaced, self.whole, self.silent = (torch.empty(0, dtype=torch.bool) for _ in range(3))
 
@@ -338,11 +339,12 @@ class NextWords(RowRule):
         self.silent |= True
         for spelt, token in self.spelling.ordered:
             self.spaced[token], self.silent[token] = spelt[:1].isspace(), False
-            self.whole[token] = not 0x80 <= spelt[0] < 0xC0  # it does not begin inside of a character
+            self.whole[token] = not 0x80 <= spelt[0] < 0xC0  # its first byte begins a character
         self.spaced[self.ends] = self.whole[self.ends] = True
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Returns ln P (rows, vocabulary) of tokens inside of a word, and of its end; input_ids: (rows, length)."""
+        """Returns ln P (rows, vocabulary) of tokens that continue the word, and of its end in ends[0], -inf elsewhere;
+        input_ids: (rows, length)."""
         if self.start is None:
             self._sort_tokens(scores)
         start = self.begin(input_ids)
@@ -354,17 +356,17 @@ class NextWords(RowRule):
                 continue
             spelt = self.spelling.spelt(tokens[len(asked.ids) :])
             if asked.rest.strip() and len(spelt) < len(asked.rest):
-                new[row] = scores[row]  # so that what is not allowed counts
+                new[row] = scores[row]  # ln P among all tokens, not only among those that the prefix allows
             word = self.word(asked, spelt)
             closing = self.whole if word and is_unspaced(word) else self.spaced
-            ends = word is not None or (not spelt and asked.rest.isspace())  # behind a whole word nothing need come
+            ends = word is not None or (not spelt and asked.rest.isspace())  # a translation may end with the prefix
             end = new[row, closing if word else self.ends].logsumexp(0) if ends else -torch.inf
             new[row].masked_fill_(closing if word or spelt else self.silent, -torch.inf)
             new[row].masked_fill_(self.silent, -torch.inf)[self.ends[0]] = end
         return new
 
     def word(self, asked: Asked, spelt: bytes) -> str | None:
-        """Returns the word that tokens behind `asked.ids` spell, None where there is none yet."""
+        """Returns the word in `spelt`, the bytes after `asked.ids`; None while they are no word yet."""
         if len(spelt) < len(asked.rest):
             return None
         beyond = is_unspaced(asked.rest.decode(errors="replace"))
@@ -375,24 +377,24 @@ class NextWords(RowRule):
 
 
 class ForbiddenPhrases(RowRule):
-    """Logits processor that forbids phrases as whole words, in whatever tokens they are spelt.
+    """Logits processor that forbids phrases as whole words, by whatever tokens they are spelt.
 
-    A phrase is found by the bytes of its row's text (Knuth, Morris and Pratt 1977): for each length of its beginning
-    that a text ends with, the tokens that would complete it, with a boundary behind it, are looked for once.
-    In scripts without spaces it is forbidden inside of words, too.
+    Phrases are matched byte by byte (Knuth, Morris and Pratt 1977): the state is how many bytes of a phrase the row's
+    text ends with. The tokens that would complete the phrase, with a word boundary after it, are found once for each
+    state. In scripts without spaces a phrase is forbidden inside of words, too.
     """
 
     def __init__(
         self, spelling: Spelling, phrases: Sequence[Sequence[str]], ends: Iterable[int], forced: int, longest: int
     ):
-        """phrases: of each sentence. longest: how many tokens are generated at most."""
+        """phrases: those of each sentence. longest: the largest number of tokens that are generated."""
         super().__init__(spelling, [[Pattern.of(text) for text in of_text] for of_text in phrases], forced, ends)
         self.longest = longest
         self.known: dict[tuple[Pattern, int, bool], Tensor] = {}
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Returns the scores (rows, vocabulary), with minus infinity in them for what completes a phrase; input_ids:
-        (rows, length)."""
+        """Sets the scores (rows, vocabulary) of tokens that complete a phrase to -inf, in place, and returns all;
+        input_ids: (rows, length)."""
         start = self.begin(input_ids)
         last = input_ids.shape[1] - start + self.forced + 1 >= self.longest
         for row, (phrases, tokens) in enumerate(zip(self.rows, input_ids[:, start:].tolist(), strict=True)):
@@ -402,11 +404,11 @@ class ForbiddenPhrases(RowRule):
         return scores
 
     def forbidden_by(self, phrases: Sequence[Any], text: bytes, last: bool) -> list[Tensor]:
-        """Returns the tokens that each of a row's phrases forbids behind a text."""
+        """Returns for each of a row's phrases the tokens that it forbids after the text so far."""
         return [self.completing(each, text, last) for each in phrases]
 
     def completing(self, pattern: Pattern, text: bytes, last: bool) -> Tensor:
-        """Returns the tokens that would complete a phrase behind a text; `last`: no token comes after them."""
+        """Returns the tokens that would complete a phrase after a text; last: no further token will be generated."""
         state, whole = pattern.follow(0, text[-len(pattern.text) - 1 :]) or 0, len(pattern.text)
         if (pattern, state, last) not in self.known:
             complete = (None, whole) if last else (None,)
@@ -420,9 +422,10 @@ class ForbiddenPhrases(RowRule):
 
 
 class WholePart(NamedTuple):
-    """A kept part of the source as bytes, and how often a translation has it, inside of other kept parts too.
+    """A kept part of the source as bytes, and how often a translation must have it, inside of other kept parts too.
 
-    `there` finds it; `end` finds it at the end of a text, also with a sign behind it that could join it to more.
+    `there` finds the part; `end` finds it at the end of a text, also with a sign (as "." or "-") after it that could
+    join it to further characters.
     """
 
     pattern: Pattern
@@ -442,12 +445,13 @@ class WholePart(NamedTuple):
 
 
 class WholeParts(ForbiddenPhrases):
-    """Logits processor that lets a kept part appear only whole, and no more often than in the source."""
+    """Logits processor that forbids letters and digits right after a kept part, and a part's repetition more often than
+    in the source."""
 
     def __init__(
         self, spelling: Spelling, parts: Sequence[Mapping[str, int]], ends: Iterable[int], forced: int, longest: int
     ):
-        """parts: of each sentence, with their numbers. The others as of ForbiddenPhrases."""
+        """parts: of each sentence {kept part: how often the source has it}. Other arguments: as of ForbiddenPhrases."""
         super().__init__(spelling, [], ends, forced, longest)
         self.rows = [[WholePart.of(part, counts) for part in counts] for counts in parts]
 
@@ -464,7 +468,7 @@ class WholeParts(ForbiddenPhrases):
 
 
 class Pattern(NamedTuple):
-    """The bytes of a phrase, before words a space; `as_word`: it is complete only where a word boundary follows."""
+    """The bytes of a phrase, with a space before a word; as_word: a word boundary must follow the phrase."""
 
     text: bytes
     as_word: bool
@@ -475,9 +479,10 @@ class Pattern(NamedTuple):
         return cls(plain((phrase if unspaced else f" {phrase}").encode()), not unspaced)
 
     def follow(self, state: int, spelt: bytes) -> int | None:
-        """Reads more bytes of a text; returns how many bytes of the phrase are matched now, None once it is complete.
+        """Reads further bytes of a text; returns how many bytes of the phrase the text ends with, None once the phrase
+        is complete.
 
-        state: how many were matched before.
+        state: how many bytes of the phrase the text before `spelt` ends with.
         """
         for byte in spelt:
             goes_on = _goes_on(byte)
@@ -489,7 +494,7 @@ class Pattern(NamedTuple):
             if not self.as_word and state == len(self.text):
                 return None
             if self.text.startswith(b" ") and not state and not goes_on:
-                state = 1  # what is no letter stands for the space before the phrase
+                state = 1  # any byte that is of no letter counts as the space before the phrase
         return state
 
 

@@ -1,4 +1,4 @@
-"""Words of a translation and those of its source that they stand for; parts that a translation lacks are put back."""
+"""Links words of a translation to words of its source, and inserts kept parts of the source that it lacks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hf_mlnmt.data.placeholders import Part, whole
 from hf_mlnmt.data.words import is_unspaced, is_visible, words
 
 _OPENING, _CLOSING = re.compile(r"[\"'“„«(\[¿¡]*"), re.compile(r"[\"'”“»)\].,;:!?…]*$")
-Place = tuple[str, int, int]  # a part of a text by its name, and where it begins and ends
+Place = tuple[str, int, int]  # the name of a part of a text, and where the part begins and ends
 
 
 class Word(NamedTuple):
-    """A word of a text from `start` to `end`; its letters, without the punctuation around them, are `core`."""
+    """A word of a text, from `start` to `end`; `core`: start and end of the word without punctuation around it."""
 
     text: str
     start: int
@@ -28,17 +28,17 @@ class Word(NamedTuple):
 
     @property
     def parts(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-        """Returns (start, end) of what stands before the core, of the core, and of what stands behind it."""
+        """Returns (start, end) of the punctuation before the core, of the core, and of the punctuation after it."""
         return (self.start, self.core[0]), self.core, (self.core[1], self.end)
 
     @property
     def middle(self) -> float:
-        """Returns the position in the text of the word's middle."""
+        """Returns the position of the word's middle in the text, in characters."""
         return (self.start + self.end) / 2
 
 
 def words_of(text: str) -> list[Word]:
-    """Splits a text into words; in a script without spaces into characters."""
+    """Splits a text into words, a text of a script without spaces into characters."""
     spaced, at, result = not is_unspaced(text), 0, []
     for word in words(text) if is_visible(text) else []:
         start = text.index(word, at)
@@ -53,25 +53,25 @@ def words_of(text: str) -> list[Word]:
 
 
 class Linked:
-    """The words of a translation, each with the words of its source that it stands for.
+    """The words of a translation, linked to the words of its source.
 
-    `sources`: the words of the source, by number, of each word of the translation; `targets`: of each word of the
-    source the first and the last word that stands for it.
+    `sources`: for each word of the translation the numbers of its words of the source; `targets`: {word of the source:
+    the first and the last of its words of the translation}.
     """
 
     def __init__(self, source: str, target: str, alignment: Iterable[tuple[int, int]] | None) -> None:
-        """alignment: links (word of the source, word of the translation); None: words that are the same on both sides,
-        and relative positions between them, tell."""
+        """alignment: links (word of the source, word of the translation); None: guesses links from words that are equal
+        on both sides, and from relative positions between these."""
         self.source, self.words = source, words_of(source)
         self.starts = [word.start for word in self.words]
         self.take(target, alignment)
 
     def take(self, target: str, alignment: Iterable[tuple[int, int]] | None) -> None:
-        """Replaces the translation by another one of the same source."""
+        """Replaces the translation by another translation of the same source; arguments: as of the class."""
         self.target, self.translated = target, words_of(target)
         self.places = [word.start for word in self.translated], [word.end for word in self.translated]
         self.sources: list[list[int]] = [[] for _ in self.translated]
-        # Words without spaces between them are not those of an alignment.
+        # In a script without spaces the words here are characters, but an alignment counts words between spaces.
         self.aligned = alignment is not None and not is_unspaced(self.source) and not is_unspaced(self.target)
         links = alignment if self.aligned else ((read, number) for number, read in enumerate(self._by_position()))
         self.targets: dict[int, tuple[int, int]] = {}
@@ -87,8 +87,8 @@ class Linked:
         return tuple(sorted((read, written) for written, reads in enumerate(self.sources) for read in reads))
 
     def _by_position(self) -> list[int]:
-        """Guesses for each word of the translation a word of the source: an equal one, else by its position between
-        two equal ones."""
+        """Guesses for each word of the translation a word of the source: an equal word, else the word at the same
+        relative position between two pairs of equal words."""
         if not self.words:
             return []
         keys = [
@@ -111,22 +111,22 @@ class Linked:
     ) -> list[int | None]:
         """Inserts the parts of the source that the translation lacks, each as often as `missing` says.
 
-        A word that holds some of it takes the place of those that translate no other word, or stands behind the
-        translation of the word before it.
+        The missing parts of a source word replace the words that translate this word alone; where there are none, they
+        are inserted after the translation of the word before.
 
         Args:
-            parts: those of the source, in order. parts_of: finds those in a word of the translation.
+            parts: all parts of the source, in order. parts_of: finds parts in a word of the translation.
 
-        Returns: of each word of the translation which one it was before, None for those that are put in.
+        Returns: for each word of the new translation its number in the old one, None for an inserted word.
         """
         missing, wanted = missing.copy(), {name for name, *_ in parts}
         first_places = [start for _, start, _ in parts]
-        places: dict[int, list[int]] = {}  # words of the translation that stand for one word alone
+        places: dict[int, list[int]] = {}  # {word of the source: words of the translation linked to this word alone}
         for number, reads in enumerate(self.sources):
             ours = {name for name, *_ in parts_of(self.translated[number].text)}
             if self.aligned and len(set(reads)) == 1 and not ours & wanted:
                 places.setdefault(reads[0], []).append(number)
-        new: list[list[tuple[str, list[int], int | None]]] = [[]]  # new[0] is put before the first word
+        new: list[list[tuple[str, list[int], int | None]]] = [[]]  # new[0]: insertions before the first word
         new += [[(word.text, reads, i)] for i, (word, reads) in enumerate(zip(self.translated, self.sources))]
         behind = 0
         for number, word in enumerate(self.words):
@@ -159,7 +159,7 @@ class Linked:
 
 
 class KeptPart(NamedTuple):
-    """A kept part of a source, the text that stands for it in the translation (a placeholder, or the part itself), and
+    """A kept part of a source; `shown`: its text in the search's translation, a placeholder or the part itself; `ids`:
     tokenizations of that text, [] where the vocabulary cannot spell it."""
 
     part: Part
@@ -170,10 +170,11 @@ class KeptPart(NamedTuple):
 def filled(
     source: str, target: str, parts: Sequence[KeptPart], links: Collection[tuple[int, int]]
 ) -> tuple[str, Counter[str]]:
-    """Replaces in a translation the texts that stand for kept parts; returns it, and a count of the missing parts.
+    """Replaces the texts that stand for kept parts (`shown`) in a translation by the parts; returns the new text, and a
+    count of the missing parts.
 
-    Where the same stands for several parts, each goes where the links (word of the source, word of the translation)
-    say, and the others in their order. parts: of the source, in order.
+    Where one text stands for several parts, a part goes to the place that `links` (word of the source, word of the
+    translation) link it to; parts without a link go to the other places in order. parts: of the source, in order.
     """
     missing: Counter[str] = Counter()
     places: list[tuple[int, int, str]] = []

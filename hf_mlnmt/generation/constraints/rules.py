@@ -1,6 +1,6 @@
-"""Everything that a call asks of the translations of single texts, worked out for each piece as rules of its search.
+"""Makes logits processors and constraints for the search of each piece from the options of a call.
 
-Prefixes, glossary terms, phrases that must or must not be there, and parts of the source that are kept.
+Options: prefixes, glossary terms, phrases that translations must or must not have, parts of the source to be kept.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ logger = logging.getLogger(__name__)
 
 
 class TextConstraints:
-    """Works out what a call asks of each piece's translation, as demands and rules of its search.
+    """Makes demands on each piece's translation, and rules (logits processors, constraints) for its search.
 
     Args:
-        first_line: number of the first text. first: tokens that are forced before a translation begins (a language).
-        ends: end tokens. longest: how many tokens are generated at most.
+        first_line: number of the first text. first: tokens that are forced before a translation (a language code).
+        ends: ids of end tokens. longest: the largest number of tokens that are generated.
     """
 
     def __init__(
@@ -64,18 +64,18 @@ class TextConstraints:
         self.target, self.processing = parts.target, parts.target_processing
         self.keep = Kept(options.keep) if options.keep else None
         known = getattr(parts.model.generation_config, "placeholders", None) or {}
-        self.placeholders = {pattern: token for token, pattern in known.items()}  # the model was trained with these
-        self.put_back: list[int] = []  # numbers of lines
-        self.unmet: list[tuple[int, str]] = []  # numbers of lines, terms
+        self.placeholders = {pattern: token for token, pattern in known.items()}  # those the model was trained with
+        self.put_back: list[int] = []  # numbers of lines with a part that was inserted after the search
+        self.unmet: list[tuple[int, str]] = []  # (number of a line, term or phrase that its translation lacks)
 
     @property
     def spelling(self) -> Any:
-        """Returns the Spelling of the target's tokenizer."""
+        """Returns the bytes of the target tokenizer's tokens, made at the first use."""
         return spelling_of(self.target)
 
     @cached_property
     def terms(self) -> Terms | None:
-        """Returns the glossary, if there is one."""
+        """Returns the glossary; None without the option `terms`."""
         options = self.options
         if not options.terms:
             return None
@@ -83,7 +83,7 @@ class TextConstraints:
         return Terms(options.terms, options.terms_ignore_case, self.spelling, self.processing)
 
     def of_line(self, name: str, line: int) -> Any:
-        """Returns an option of OF_TEXTS for a line, "" for none. Raises: OptionError where it has too few."""
+        """Returns a line's value of an option of OF_TEXTS, "" for none. Raises: OptionError for too short a list."""
         given, number = getattr(self.options, name), line - self.first_line
         if given is None or isinstance(given, str):
             return given or ""
@@ -92,7 +92,7 @@ class TextConstraints:
         return given[number] or ""
 
     def check_pieces(self, line: int, pieces: int) -> None:
-        """Raises UserError for an option of a line of several pieces that does not say which piece it is for."""
+        """Raises UserError where a line has several pieces and an option that does not tell which piece it is for."""
         if pieces < 2:
             return
         if self.of_line("force_phrases", line):
@@ -112,7 +112,7 @@ class TextConstraints:
     # Parts of the source that are kept
 
     def with_kept(self, inputs: list[EncodedPiece]) -> list[EncodedPiece]:
-        """Finds the kept parts of each piece, and puts the model's placeholders in their places if it has such."""
+        """Returns the pieces with their kept parts, which are replaced by the model's placeholders if it has any."""
         if self.keep is None:
             return inputs
         marked: list[EncodedPiece] = []
@@ -122,7 +122,7 @@ class TextConstraints:
             kept = [part for part in parts if not any(re.search(as_word(text), part.text) for text in bad)]
             if len(kept) < len(parts):
                 logger.warning("line %d: a part is not kept, for it has a phrase that must not be there", piece.line)
-            if not any(self.of_line(name, piece.line) for name in OF_TEXTS):  # these may name what a token stands for
+            if not any(self.of_line(name, piece.line) for name in OF_TEXTS):  # an option may name the part's own text
                 kept = [part._replace(token=self._token_of(part, piece.text)) for part in kept]
             ids = piece.ids
             if (text := replaced(piece.text, kept)) != piece.text:
@@ -135,7 +135,8 @@ class TextConstraints:
         return marked
 
     def _token_of(self, part: Part, text: str) -> str:
-        """Returns the model's placeholder for such a part; "" if it has none, or the text holds that placeholder."""
+        """Returns the model's placeholder for a part; "" if the model has none for the part's pattern, if the text has
+        the placeholder itself, or the part is several words."""
         token = self.placeholders.get(part.pattern, "")
         return "" if token in text or len(part.text.split()) > 1 else token
 
@@ -148,14 +149,14 @@ class TextConstraints:
         return KeptPart(part, text, ids)
 
     def is_unclear(self, piece: EncodedPiece, hypotheses: Sequence[Hypothesis]) -> bool:
-        """Returns whether only an alignment says where a piece's kept parts go: the same token stands for several, or a
-        translation lacks one."""
+        """Returns whether an alignment is needed to place a piece's kept parts: one placeholder stands for several
+        different parts, or a translation lacks a part."""
         if len({each.part.text for each in piece.kept}) > len(_times(piece)):
             return True
         return any(filled(piece.source, each.text, piece.kept, ())[1] for each in hypotheses)
 
     def with_parts(self, piece: EncodedPiece, hypothesis: Hypothesis) -> Hypothesis:
-        """Returns a hypothesis with kept parts in the places of placeholders; missing ones are inserted by its
+        """Returns a hypothesis whose placeholders are replaced by the kept parts; inserts missing parts by its
         alignment."""
         if not piece.kept:
             return hypothesis
@@ -175,14 +176,14 @@ class TextConstraints:
     # What a translation must have
 
     def demands(self, piece: EncodedPiece) -> list[Demand]:
-        """Returns what the translation of a piece must have: terms, phrases, parts that are kept and can be spelt."""
+        """Returns what the translation of a piece must have: terms, phrases, and kept parts that can be spelt."""
         terms = self.terms.of(piece.text) if self.terms else {}
         demands = {name: Demand(name, ids) for name, ids in {**terms, **self._forced(piece)}.items()}
         spelt = {each.shown: each.ids for each in piece.kept if each.ids}
         return [*demands.values(), *(Demand(shown, ids, _times(piece)[shown]) for shown, ids in spelt.items())]
 
     def _forced(self, piece: EncodedPiece) -> dict[str, list[list[int]]]:
-        """Returns the phrases that the translation of a piece must have, each with its alternatives' tokens."""
+        """Returns {phrase: tokenizations of its alternatives} for the phrases that a piece's translation must have."""
         if not (given := self.of_line("force_phrases", piece.line)):
             return {}
         return {
@@ -191,18 +192,19 @@ class TextConstraints:
         }
 
     def unmet_of(self, piece: EncodedPiece, demands: Sequence[Demand], translation: str) -> list[tuple[int, str]]:
-        """Returns (line, name) of each term and phrase that a translation does not have where it should."""
+        """Returns (line, name) of each term and phrase that the translation of a piece lacks."""
         terms = {each.name: map(self._shown, each.ids) for each in demands if each.name not in _times(piece)}
         return [(piece.line, name) for name in terms if not is_met(translation, terms[name])]
 
     def _shown(self, ids: Sequence[int]) -> str:
-        """Decodes tokens as a finished translation is decoded."""
+        """Decodes tokens to text and undoes the text processing, as for a finished translation."""
         return self.processing.undo(self.spelling.spelt(ids).decode(errors="replace").strip())
 
     # Rules of a search
 
     def rules(self, inputs: Sequence[EncodedPiece], demands: Sequence[Sequence[Demand]] | None) -> list[Any]:
-        """Returns the rules of a batch's search; `demands` of each piece, None for a search without them."""
+        """Returns the logits processors and constraints of a batch's search; demands: of each piece, None: search
+        without demands."""
         rules: list[Any] = [*self._prefixes(inputs), *self.forbidden(inputs)]
         if demands is not None:
             rules.append(Constraints([constraints_of(each) for each in demands]))
@@ -212,8 +214,8 @@ class TextConstraints:
         return rules
 
     def beginning(self, piece: EncodedPiece) -> Asked:
-        """Returns how the translation of a piece shall begin; a prefix belongs to the first piece of a text, unless it
-        is several, one for each."""
+        """Returns how the translation of a piece must begin: with its `begins`, else with the line's target_prefix; a
+        prefix that is a string is for the first piece, a tuple has one for each piece."""
         where, given = f"target_prefix of line {piece.line}", self.of_line("target_prefix", piece.line)
         of_pieces = [given] if isinstance(given, str) else given
         text = of_pieces[piece.number] if piece.number < len(of_pieces) else ""
@@ -231,7 +233,10 @@ class TextConstraints:
         return [PrefixProcessor(self.spelling, asked, self.skipped, ends)] if any(map(any, asked)) else []
 
     def forbidden(self, inputs: Sequence[EncodedPiece]) -> list[ForbiddenPhrases]:
-        """Returns the rule that keeps phrases out of translations, or none."""
+        """Returns a list of the logits processor that forbids the bad phrases; empty without any.
+
+        Raises: UserError where a phrase that a line's translation must have holds a bad phrase.
+        """
         lines = [piece.line for piece in inputs]
         given = [self.of_line("bad_phrases", line) for line in lines] if self.options.bad_phrases else []
         if not any(given):
@@ -249,5 +254,5 @@ class TextConstraints:
 
 
 def _times(piece: EncodedPiece) -> Counter[str]:
-    """Counts the texts that stand for the kept parts of a piece in its translation."""
+    """Counts how often each kept part (as `shown`) must be in the translation of a piece."""
     return Counter(each.shown for each in piece.kept)

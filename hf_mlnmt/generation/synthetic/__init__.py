@@ -1,1 +1,1 @@
-"""Synthetic parallel text: back-translation and its relatives, and the journal by which they go on."""
+"""Synthetic parallel text: corpora in which a model wrote one side (back-translation, forward translation, copies)."""

@@ -1,4 +1,4 @@
-"""Back-translation: synthetic corpora, text of one language with another side that a model wrote (or that is a copy).
+"""Back-translation: writes a parallel corpus of monolingual text and a model's translation of it (or a copy).
 
 manifest = back_translate("runs/de-en/average", ["news.de.gz"], "synthetic", Method("sampling", seed=1), tag="<bt>")
 manifest.pairs, manifest.content["counts"]      # read again with hf_mlnmt.data.corpus.read_manifest
@@ -7,7 +7,7 @@ Reference: Sennrich, Haddow and Birch 2016, "Improving Neural Machine Translatio
 the thesis on monolingual data section 4.3, where the text is the target and a beam search writes the source; other
 methods: methods.py. In forward translation the text is the source (with a larger model: distillation).
 
-While it is made, its files are a journal's (journal.py).
+Until the corpus is finished, a journal (journal.py) writes its files, so that a stopped call can be resumed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from hf_mlnmt.zoo.systems import positions_of
 
 
 def text_lines(paths: Sequence[str | Path], bad: str) -> Iterator[str]:
-    """Yields the lines of several files; with `bad` "drop" an empty line in the place of an unreadable one."""
+    """Yields the lines of several files; where `bad` is "drop", an empty line for each line that cannot be read."""
     remedy = None if bad == "drop" else "Mend the file, or pass over such lines with bad_lines drop."
     for path in paths:
         yield from ("" if problem else line for line, problem in checked_lines(path, remedy))
@@ -54,19 +54,19 @@ def text_lines(paths: Sequence[str | Path], bad: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Settings(Section):
-    """The settings that decide the pairs, beside model, text and method.
+    """The settings that decide which pairs are written, beside model, text and method.
 
-    limit: lines of the text that are taken; all when None.
-    drop: reasons for which a pair is dropped, of `methods.REASONS`; None: the usual ones of the method.
-    max_ratio: what "long" means there.
+    limit: how many lines of the text are translated; None: all.
+    drop: reasons of `methods.REASONS` for which a pair is dropped; None: the usual reasons of the method.
+    max_ratio: ratio of words above which an output has the reason "long" (`Judge`).
     bad_lines: at invalid UTF-8, control characters and overlong lines: stop with an "error", or "drop" and count.
-    source_language, target_language: codes, where the model needs them.
+    source_language, target_language: language codes, for a model that needs them.
     max_new_tokens: the longest output in subwords; None: as the model's generation_config.json says.
-    window: lines that are sorted by length together, and kept together: what an interruption may cost.
+    window: lines that are sorted by length and written together; an interruption loses one window at most.
     batch_tokens: source tokens in a batch, padding included. dtype: of the model's weights.
-    references: files of what people wrote for the lines of each of the first texts: of all beams that is kept which is
-        nearest to it by chrF (Kim and Rush 2016, section 3.3: interpolated).
-    reverse: a model of the other direction, by which "unlikely" ones are dropped.
+    references: files, one for each of the first texts, of human translations of its lines: of all beams the one that
+        is nearest to the human translation by chrF is kept (Kim and Rush 2016, section 3.3: interpolated).
+    reverse: a model of the other direction, whose scores decide which pairs are "unlikely".
     """
 
     limit: int | None = None
@@ -93,7 +93,7 @@ class Settings(Section):
             raise UserError(f"bad_lines is 'error' or 'drop', not '{self.bad_lines}'.")
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the fields, for JSON."""
+        """Returns the fields for JSON, with hashes of `references` and `reverse`, each left out where empty."""
         found = {**asdict(self), "drop": None if self.drop is None else list(self.drop)}
         found["references"] = [sha256(path) for path in self.references]
         found["reverse"] = self.reverse and sha256_of_files(fetch_small_files(self.reverse), MODEL_FILES)
@@ -102,7 +102,7 @@ class Settings(Section):
 
 @dataclass
 class Watcher:
-    """Callbacks: `tell` gets messages; `progress` lines done, lines in all and counts."""
+    """Callbacks: `tell` is called with messages; `progress` with the lines done, the lines in all and the counts."""
 
     tell: Callable[[str], Any] = lambda text: None
     progress: Callable[..., Any] = lambda done, total, counts=None: None
@@ -121,18 +121,18 @@ def back_translate(
     device: str | None = None,
     revision: str | None = None,
 ) -> Manifest:
-    """Writes a synthetic corpus into the folder `output` (files: data/corpus.py): pairs in the order of the text.
+    """Writes a synthetic corpus into the folder `output` (files: data/corpus.py), pairs in the order of the text.
 
-    Stopped at any moment and started again with the same arguments, it goes on and ends with the same bytes (on the
-    same machine, with as many threads). Memory: a window of lines, and with "duplicate" dropped 100 bytes a pair.
+    A call that was stopped at any moment is resumed by a call with the same arguments, and ends with the same bytes (on
+    the same machine, with as many threads). Memory: a window of lines; 100 bytes a pair where duplicates are dropped.
 
     Args:
         model: a folder or a Hub name; None for the method "copied".
         texts: files of one sentence a line, plain or packed, read one after the other.
         forward: the text is the source and the model's output the target.
-        tag: a token, as "<bt>", which a training is to put before every source of these pairs; kept in the manifest.
+        tag: a token such as "<bt>", written to the manifest, that a training puts before every source of these pairs.
 
-    Raises: UserError, and for a folder that holds a corpus of something else, naming what changed.
+    Raises: UserError for bad arguments, and, naming what changed, for a folder with a corpus of other arguments.
     """
     method, settings, watcher = method or Method(), settings or Settings(), watcher or Watcher()
     drop = tuple(name for name in USUAL if name != method.name) if settings.drop is None else settings.drop
@@ -151,7 +151,7 @@ def back_translate(
     _check_judging(model, texts, method, settings)
     with only_one(folder, f"{folder}: another back-translation is writing into this folder. Wait for it."):
         watcher.tell(f"reading {', '.join(map(str, texts))}")
-        here = model is None or Path(model).is_dir()  # a model of the Hub is known when it was loaded
+        here = model is None or Path(model).is_dir()  # a Hub model has an identity only once it was downloaded
         pipeline = None if here else _load(model, settings, device, revision)
         about: dict[str, Any] = {
             "schema": SCHEMA,
@@ -196,7 +196,7 @@ def _check(
 
 
 def _check_judging(model: str | Path | None, texts: Sequence[str | Path], method: Method, settings: Settings) -> None:
-    """Checks the settings by which translations are chosen and dropped: references, reverse model, languages."""
+    """Raises UserError where references, reverse model or languages do not fit the method, the texts or `drop`."""
     if settings.references and (method.name != "beam" or len(settings.references) > len(texts)):
         raise UserError("references: choose among the beams of the method beam; give a file for each of the texts.")
     for text, reference in zip(texts, settings.references):
@@ -213,7 +213,7 @@ def _check_judging(model: str | Path | None, texts: Sequence[str | Path], method
 
 
 def _languages(model: str | Path | None, settings: Settings) -> tuple[str, str] | None:
-    """Returns the languages of outputs and texts, for the detector."""
+    """Returns the language codes of the outputs and of the texts, for language detection; None if one is unknown."""
     found = direction_of(model) if model else None
     source, target = (settings.source_language, settings.target_language)
     source, target = (source or found[0], target or found[1]) if found else (source, target)
@@ -228,9 +228,9 @@ def _load(model: str | Path | None, settings: Settings, device: str | None, revi
 
 
 def _finished(journal: Journal) -> Manifest | None:
-    """Returns the manifest of a corpus that is finished; None when it is not, or not begun.
+    """Returns the manifest of a finished corpus; None when the corpus is not begun or not finished.
 
-    Raises: UserError when the folder holds a corpus of something else.
+    Raises: UserError when the folder holds a corpus that was made from something else.
     """
     state, folder = journal.kept(), journal.folder
     manifest = read_manifest(folder) if (folder / MANIFEST).is_file() else None
@@ -244,7 +244,8 @@ def _finished(journal: Journal) -> Manifest | None:
 
 
 def nearest(hypotheses: Sequence[Any], reference: str) -> Any:
-    """Returns the hypothesis that is nearest to a reference by chrF, the first of equal ones; without one the best."""
+    """Returns the hypothesis with the highest chrF to a reference (the first of equals); for a blank reference the
+    first hypothesis."""
     if not reference.strip():
         return hypotheses[0]
     from sacrebleu.metrics import CHRF
@@ -255,7 +256,7 @@ def nearest(hypotheses: Sequence[Any], reference: str) -> Any:
 
 @dataclass
 class _Job:
-    """The making of a corpus of the first `total` lines of a text, from where an earlier start left it."""
+    """Writes the corpus of the first `total` lines of a text; resumes after the lines that the journal has."""
 
     pipeline: Any
     texts: Sequence[str | Path]
@@ -269,7 +270,7 @@ class _Job:
     reverse: Any = None
 
     def run(self) -> Manifest:
-        """Makes the corpus."""
+        """Translates the remaining lines window by window, writes the manifest, and returns it."""
         state = self.journal.kept()
         with closing(self.journal):
             self.journal.restore(state)
@@ -295,7 +296,7 @@ class _Job:
             return read_manifest(self.journal.folder)
 
     def _window(self, first: int, lines: list[str], references: list[str]) -> None:
-        """Translates, judges and keeps some lines; `first` is the number of the first of them, from 0."""
+        """Translates and judges a window of lines, appends the kept pairs; first: the first line's number, from 0."""
         outputs = self._outputs(first, lines, references)
         unlikely = self._unlikely(lines, [output for output, _ in outputs])
         pairs = []
@@ -309,7 +310,7 @@ class _Job:
         self.watcher.progress(done, self.total, counts)
 
     def _outputs(self, first: int, lines: list[str], references: list[str]) -> list[tuple[str, bool]]:
-        """Returns what the method makes of each line, and whether it ended by itself."""
+        """Returns each line's translation (or copy) by the method, and whether it ended before the length limit."""
         if self.pipeline is None:
             return [(line, True) for line in lines]
         settings, done = self.settings, first
@@ -321,7 +322,7 @@ class _Job:
 
         names = ["max_new_tokens", "batch_tokens"]
         if "language" not in (settings.drop or ()) or is_told(self.pipeline.model, self.pipeline.parts.source):
-            names += ["source_language", "target_language"]  # else they are the detector's alone
+            names += ["source_language", "target_language"]  # else the codes serve language detection alone
         decoding = replace(self.method.decoding(), **{name: getattr(settings, name) for name in names})
         if references:
             call = TranslationCall(self.pipeline, replace(decoding, num_return_sequences=self.method.beams), first)
@@ -332,7 +333,8 @@ class _Job:
         return [(" ".join(each.text.splitlines()), each.finished) for each in translations]
 
     def _unlikely(self, lines: list[str], outputs: list[str]) -> set[int]:
-        """Returns which of the lines the reverse model finds the least likely for their outputs, by the subword."""
+        """Returns the indices of the share UNLIKELY of the lines with the least mean ln P a subword, given their
+        outputs, by the reverse model; none without a reverse model."""
         if self.settings.reverse is None:
             return set()
         if self.reverse is None:

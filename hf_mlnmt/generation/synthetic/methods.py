@@ -1,4 +1,4 @@
-"""Methods of making the synthetic side, their options, and the reasons for which a pair is dropped.
+"""Methods of making the synthetic side of a corpus, their options, and the reasons for which a pair is dropped.
 
 | method | the other side of a sentence | reference |
 | --- | --- | --- |
@@ -9,8 +9,8 @@
 | noised | beam, then words dropped, replaced and swapped | Edunov et al. 2018 |
 | copied | the sentence itself | Currey, Miceli Barone and Heafield 2017 |
 
-Draws follow from (seed, line): neither batches nor interruptions change them. What is wrong with an output (empty,
-copied, repeated, long) is always counted, and its pair is dropped where that is asked for.
+Random draws depend on (seed, line) alone: neither batches nor interruptions change them. Faults of an output (empty,
+copied, repeated, long) are always counted; a pair with such a fault is dropped where `drop` names the fault.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _DEFAULTS: dict[str, Any] = {"beams": 5, "temperature": 1.0, "top_k": 10, "seed"
 _DEFAULTS |= {"drop": 0.1, "replace": 0.1, "swap": 3, "filler": "_"}
 _RANGES = {"beams": Range(1), "top_k": Range(1), "seed": Range(0, LARGEST_SEED), "swap": Range(0)}
 _RANGES |= dict.fromkeys(("drop", "replace"), Range(0, 1, below=True))  # probabilities
-_NOISE = 5  # beside the seed, so that the noise is drawn apart from what else is drawn by it
+_NOISE = 5  # a constant in the generator's seed: the noise has other random numbers than the search's draws
 
 
 @dataclass(frozen=True)
 class Method(Section):
-    """A method of making the synthetic side, and its options; None is the method's default.
+    """A method of making the synthetic side of a corpus, and its options; None means the method's default.
 
-    Raises: UserError for an option that the method does not know, or a value that cannot be.
+    Raises: UserError for an option that the method does not have, or a value outside its range.
     """
 
     name: str = key("beam", "beam, greedy, sampling, top-k, noised or copied.")
@@ -83,11 +83,11 @@ class Method(Section):
             raise UserError(f"filler must be one word, not {self.filler!r}.")
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the name and every option that it has."""
+        """Returns the method's name and those of its options that are not None."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def decoding(self) -> DecodingOptions:
-        """Returns the pipeline's options."""
+        """Returns the decoding options by which the translation pipeline carries the method out."""
         if self.name in ("beam", "noised"):
             return DecodingOptions(num_beams=self.beams, length_penalty=self.length_penalty)
         if self.name == "greedy":
@@ -96,7 +96,7 @@ class Method(Section):
         return DecodingOptions(do_sample=True, draws="text", seed=self.seed, **warped)
 
     def change(self, text: str, line: int) -> str:
-        """Adds the method's noise to an output, drawn for this line; at least one word stays."""
+        """Returns an output with the method's noise, drawn from (seed, line); at least one word stays."""
         if self.name != "noised" or not (words := text.split()):
             return text
         drop, replace, swap = self.drop or 0.0, self.replace or 0.0, self.swap or 0
@@ -105,12 +105,12 @@ class Method(Section):
         stays = draws[0] >= drop
         stays[int(draws[0].argmax())] = True
         kept = [str(self.filler) if draws[1, i] < replace else words[i] for i in np.flatnonzero(stays)]
-        # A word changes places only with those at most `swap` before or behind it (Lample et al. 2018).
+        # Two words change their order only if they are at most `swap` places apart (Lample et al. 2018).
         order = np.argsort(np.arange(len(kept)) + (swap + 1) * draws[2, : len(kept)], kind="stable")
         return " ".join(kept[i] for i in order)
 
 
-# Reasons that can be chosen, and what they mean. The first one that holds is what a dropped pair is counted under.
+# Reasons for dropping a pair, and when each holds. A dropped pair is counted under its first chosen reason.
 REASONS = {
     "empty": "the output has no word",
     "long": "it met the length limit, or has too many times as many words as the text",
@@ -122,15 +122,15 @@ REASONS = {
 }
 UNLIKELY = 0.05  # of a window
 USUAL = ("empty", "long", "repeated", "copied")
-# Nothing can be learnt from these: they are always dropped.
+# Pairs with these two faults are always dropped.
 NO_TEXT, UNREADABLE = "empty or unreadable line of the text", "control characters in the output"
-_LOOP = r"(?<!\S)(\S+(?: \S+){0,%d})(?: \1){3,}(?!\S)"  # one word and so many more, more than three times in a row
+_LOOP = r"(?<!\S)(\S+(?: \S+){0,%d})(?: \1){3,}(?!\S)"  # one word and up to %d more, at least four times in a row
 
 
 @dataclass
 class Counts:
-    """Lines read, pairs kept, and why the others were dropped; `found` counts every reason, dropped or not, but
-    duplicates only where they are dropped."""
+    """Numbers of lines read and pairs kept, and of pairs `dropped` by reason; `found` counts all reasons of all pairs,
+    dropped or not ("duplicate" only where duplicates are dropped)."""
 
     read: int = 0
     kept: int = 0
@@ -138,7 +138,7 @@ class Counts:
     dropped: dict[str, int] = field(default_factory=dict)
 
     def add(self, later: Counts) -> None:
-        """Adds what was counted in a later part of the same text."""
+        """Adds the counts of a later part of the same text."""
         self.read += later.read
         self.kept += later.kept
         for mine, theirs in ((self.found, later.found), (self.dropped, later.dropped)):
@@ -147,12 +147,12 @@ class Counts:
 
 
 class Judge:
-    """Counts what is wrong with outputs, and decides which pairs are dropped.
+    """Counts the faults of outputs, and decides which pairs are dropped.
 
     Args:
         drop: reasons for which a pair is dropped, of `REASONS`.
         max_ratio: an output is long when (its words + 1) / (the text's words + 1) is above this; words: data/words.py.
-        languages: of outputs and texts, where "language" is a reason.
+        languages: codes of the language of outputs and that of texts, where "language" is in `drop`.
     """
 
     def __init__(
@@ -163,7 +163,10 @@ class Judge:
         self.seen: set[bytes] = set()
 
     def keeps(self, text: str, output: str, finished: bool, changed: str, unlikely: bool = False) -> bool:
-        """Returns whether the pair of a text and its output, `changed` by noise before it is written, stays."""
+        """Counts a line and the faults of its output; returns whether the pair is kept.
+
+        finished: the output ended before the length limit. changed: the output with noise, as it is to be written.
+        """
         counts = self.counts
         counts.read += 1
         reasons = self._reasons(text, output, finished, unlikely)
@@ -179,7 +182,7 @@ class Judge:
         return dropped is None
 
     def is_new(self, text: str, output: str) -> bool:
-        """Returns whether this pair was not there before; it is known from now on, by some 100 bytes of memory."""
+        """Returns whether this pair was not seen before, and remembers its hash (some 100 bytes of memory a pair)."""
         before = len(self.seen)
         self.seen.add(blake2b(f"{len(text)} {text}{output}".encode(), digest_size=8).digest())
         return len(self.seen) > before
@@ -203,7 +206,7 @@ class Judge:
 
 
 def check_reasons(drop: Collection[str]) -> None:
-    """Raises UserError for an unknown reason."""
+    """Raises UserError for a name that is none of `REASONS`."""
     for reason in drop:
         if reason not in REASONS:
             raise UserError(f"drop: no reason {reason!r}{suggest(reason, REASONS)}; choose of {', '.join(REASONS)}.")

@@ -1,20 +1,21 @@
-"""Links of the words of a translation to those of its source, read off the attention over the source.
+"""Word alignment: links each word of a translation to a word of its source by the attention over the source.
 
 References: Koehn and Knowles 2017, "Six Challenges for Neural Machine Translation", section 3.5 (from subwords to
 words); Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models" (the mean over the heads of
 the last layer but one aligns best in a model that was not taught to align).
 
-Links are pairs (source word, target word), counted from 0; words are what white space separates. The weights of a
-target word are the mean over its subwords, those of a source word the sum; each target word is linked to the source
-word with the largest weight, the first of equal ones. Language codes, prefixes of a model and </s> are no words.
+Links are pairs (source word, target word), counted from 0; words are separated by white space. The attention weights of
+a target word are the mean over its subwords, those of a source word the sum; each target word is linked to the source
+word with the largest weight, the first of equals. Language codes, a model's prefixes and </s> are no words.
 
 The attention is that of `alignment_head`: [layer, head] in a model's generation_config.json, both counted from 1, head
-0 for the mean; else the mean over the heads of the last decoder layer but one. An attention over several encoder
-layers is their mean; behind a bridge it is the product of the attentions to its rows and over the source.
+0 for the mean; else the mean over the heads of the last decoder layer but one. Where a layer attends to several encoder
+layers, their mean is used; in a bridge model the product of the decoder's attention to the bridge's rows and the
+bridge's attention over the source.
 
-An `Aligner` links the words of given pairs, also for other subwords than its own: a teacher's, for its student. A
-target subword of the student is linked to all source subwords of the word that the teacher's attention links its word
-to. A text without spaces is one word, of which nothing can be learnt.
+An `Aligner` links the words of given pairs. As a teacher it also aligns subwords of a student's tokenizer: a target
+subword is linked to all subwords of the source word that the target subword's word is linked to. A text without spaces
+is a single word, so its links teach nothing.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ Words = Sequence[int | None]
 
 
 def word_weights(weights: Tensor, source_words: Words, target_words: Words) -> Tensor:
-    """Returns word weights (..., target words, source words), float64, of subwords' (..., target, source).
+    """Turns subword weights (..., target, source) into word weights (..., target words, source words), float64: sums
+    over the subwords of a source word, means over those of a target word.
 
-    source_words, target_words: the word that each subword belongs to, from 0; None for </s> and other marks.
+    source_words, target_words: number of the word that each subword belongs to, from 0; None for </s> and other marks.
     """
     from_source = _membership(source_words).to(weights.device)
     from_target = _membership(target_words).to(weights.device)
@@ -55,9 +57,9 @@ def word_weights(weights: Tensor, source_words: Words, target_words: Words) -> T
 
 
 def _membership(words: Words) -> Tensor:
-    """Returns (subwords, words): 1 where the subword is part of the word."""
+    """Returns a matrix (subwords, words), float64: 1 where the subword is part of the word, else 0."""
     count = 1 + max((word for word in words if word is not None), default=-1)
-    rows = [count if word is None else word for word in words]  # the last row is of no word
+    rows = [count if word is None else word for word in words]  # row `count` is all zeros
     return torch.eye(count + 1, count, dtype=torch.float64)[rows]
 
 
@@ -67,12 +69,12 @@ def links(weights: Tensor) -> set[Link]:
 
 
 def to_pharaoh(aligned: Iterable[Link]) -> str:
-    """Writes links as `0-0 1-2`: source-target, ascending."""
+    """Returns links in the Pharaoh format, `0-0 1-2`: source-target, ascending."""
     return " ".join(f"{source}-{target}" for source, target in sorted(aligned))
 
 
 def word_links(weights: Tensor, source_words: Words, target_words: Words) -> tuple[Link, ...]:
-    """Returns links, ascending, from subword weights (target, source); none for a word without a subword (unknown)."""
+    """Returns the links, ascending, of subword weights (target, source); a target word without a subword has none."""
     there = {word for word in target_words if word is not None}
     if all(word is None for word in source_words) or not there:
         return ()
@@ -80,9 +82,9 @@ def word_links(weights: Tensor, source_words: Words, target_words: Words) -> tup
 
 
 def attending_copy(model: Any) -> Any:
-    """Copies a model's modules and config, not its weights, and lets the copy return the weights of its attention.
+    """Returns a copy of a model, which shares its weights and whose attention ("eager") can return attention weights.
 
-    The model itself stays as it is, for others may be using it.
+    The model itself is not changed: other threads may be using it.
     """
     rounded = (part for part in model.modules() if isinstance(part, Int8Linear))
     shared = {id(part): part for part in chain(model.parameters(), model.buffers(), rounded)}
@@ -102,9 +104,9 @@ class SourceAttention:
 
     @torch.inference_mode()
     def __call__(self, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor, **options: Any) -> Tensor:
-        """Returns the attention weights (rows, target, source) by which each next token is chosen.
+        """Returns the attention weights (rows, target, source); position i of target predicts the token after i.
 
-        Shapes: input_ids, attention_mask (rows, source); decoder_input_ids (rows, target). options: of the forward.
+        Shapes: input_ids, attention_mask (rows, source); decoder_input_ids (rows, target). options: of model.forward.
         Raises: UserError for a model that returns no attention over the source.
         """
         output = self.model(
@@ -146,8 +148,8 @@ def words_of_source(tokenizer: Any, ids: Sequence[int], prefix: str, processed: 
     """Returns for each id of a model's input the number of the word of `text` that it is part of, or None.
 
     Args:
-        ids: the model's input; what stands before the tokens of the text (codes) or behind them (</s>) is no word.
-        prefix: what the model is told before every text. processed: the text as the tokenizer read it.
+        ids: the model's input; ids before the tokens of the text (language codes) or after them (</s>) are of no word.
+        prefix: text that was put before `processed`. processed: `text` after text processing, as it was tokenized.
     """
     tokenizer = own_copy(tokenizer)
     whole = prefix + processed
@@ -171,17 +173,18 @@ def words_of_source(tokenizer: Any, ids: Sequence[int], prefix: str, processed: 
     visible = len("".join(prefix.split()))
     starts = [None if at is None or at < visible else at - visible for at in starts]
     words = words_at(starts, "".join(whole.split())[visible:], text)
-    for lead in range(len(ids)):  # tokens of the direction, put before
+    for lead in range(len(ids)):  # how many language tokens come before the text's tokens
         if list(ids[lead : lead + len(tokens)]) == list(tokens):
             return [*[None] * lead, *words, *[None] * (len(ids) - lead - len(tokens))]
-    kept = zip(ids, tokens, words)  # the end was cut off
+    kept = zip(ids, tokens, words)  # the text was cut at the length limit, so `tokens` is longer than its part of `ids`
     return [word if given == token else None for given, token, word in kept] + [None] * (len(ids) - len(tokens))
 
 
 def words_of_target(tokenizer: Any, ids: Sequence[int], text: str) -> list[int | None]:
-    """Returns the word of `text`, the finished translation, that each generated id belongs to.
+    """Returns for each generated id the number of the word of `text`, the finished translation, that it belongs to.
 
-    A token begins where the text that is decoded before it ends; half of a character (of bytes) ends with U+FFFD.
+    A token begins where the decoded text of all ids before it ends, U+FFFD not counted: this character stands for a
+    character of which only some bytes are decoded yet.
     """
     decoded = ["".join(tokenizer.decode(ids[:end], skip_special_tokens=True).split()) for end in range(len(ids) + 1)]
     sizes = [len(part.rstrip("\ufffd")) for part in decoded]
@@ -190,9 +193,11 @@ def words_of_target(tokenizer: Any, ids: Sequence[int], text: str) -> list[int |
 
 
 def words_at(starts: Sequence[int | None], surface: str, text: str) -> list[int | None]:
-    """Maps places in `surface`, the characters of `text` without spaces (or nearly: Moses), to words of `text`.
+    """Returns for each token the number of the word of `text` in which it begins; None where it has no beginning.
 
-    starts: how many characters of `surface` stand before each place; None is no place.
+    surface: the characters of all tokens without white space; `text` may differ in a few (Moses tokenization): then
+    the longest common parts of both are matched. starts: the number of characters of `surface` before each token, or
+    None for a token without characters of its own.
     """
     word_of = [number for number, word in enumerate(text.split()) for _ in word]
     shown = "".join(text.split())
@@ -209,16 +214,16 @@ def words_at(starts: Sequence[int | None], surface: str, text: str) -> list[int 
 
 
 class Aligner:
-    """A model that links the words of sources and targets that it is given."""
+    """Aligns the words of given pairs of source and target by a translation model's attention."""
 
     def __init__(self, parts: Parts, name: str = "", language: str | None = None):
-        """language: of the targets, for a model that is told it. Raises: UserError as `SourceAttention`."""
+        """language: of the targets, for a model that needs the code. Raises: UserError as `SourceAttention`."""
         self.parts, self.attention = parts, SourceAttention(parts.model, name)
         self.language = language if languages_of(parts.source) else None
 
     @classmethod
     def of(cls, name: str, language: str | None = None) -> Self:
-        """Loads a model, of several fused ones the first. Raises: UserError as `load`."""
+        """Returns an aligner by a model that is loaded; of a fused model by its first. Raises: UserError as `load`."""
         from hf_mlnmt.generation.translating.loading import load
 
         parts = load(name, device="cpu", fast=True)
@@ -246,7 +251,7 @@ class Aligner:
         return found
 
     def of_subwords(self, tokenizers: Tokenizers, sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Tensor]:
-        """Returns for each pair of sequences of other tokenizers' ids which ids are linked: bool (target, source)."""
+        """Returns for each pair of id sequences, of `tokenizers`, which ids are linked: bool (target, source)."""
         texts = [
             [tokenizers.processing[side].undo(text) for text in decode(tokenizer, [list(ids) for ids in several])]
             for side, tokenizer, several in (

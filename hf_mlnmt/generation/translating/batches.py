@@ -1,7 +1,7 @@
 """Batches of token ids: cut by a budget of tokens, padded, translated by generate(), and scored.
 
-Log probabilities are those of one more pass over the finished translations: Transformers returns the search's own only
-with the whole vocabulary's scores at every step (gigabytes).
+Log probabilities come from one more forward pass over the finished translations: Transformers returns those of the
+search only together with the scores of the whole vocabulary at every step (gigabytes).
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ _ELEMENTS = 1 << 25  # logits held at once: 128 MiB in float32
 def batches_by_tokens(
     lengths: Sequence[int], batch_tokens: int, most: int | None = None, powers: bool = False
 ) -> list[list[int]]:
-    """Returns indices in batches of at most `batch_tokens` with padding and `most` sequences (one at least).
+    """Cuts sequences into batches; returns the indices of each batch.
 
-    The longest come first so that a batch too large for the memory shows at once, not after an hour. `powers`: but for
-    the last, batches of 2^k sequences, so that few sizes are met.
+    A batch has at most `batch_tokens` tokens, padding included, and at most `most` sequences, but at least one. The
+    longest sequences come first, so that a batch too large for the memory fails at once, not after an hour. `powers`:
+    every batch but the last has 2^k sequences, so that there are few sizes of batches.
     """
     order, batches, start = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)), [], 0
     while start < len(order):
@@ -43,10 +44,10 @@ def batches_by_tokens(
 
 
 def sentences_that_fit(width: int, model: Any) -> int:
-    """Returns how many sentences with `width` beams, or draws, each can be searched at once in half of the memory.
+    """Returns how many sentences, each with `width` beams or draws, can be searched at once in half of the memory.
 
-    Counted are the scores of all beams, thrice while they are compared, and the table of what each beam looks back at.
-    Raises: UserError if it is not even one.
+    Counts the memory of the scores of all beams, thrice while they are compared, and of the table of ancestors of each
+    beam. Raises: UserError if not even one sentence fits.
     """
     of_sentence = 4 * width * (3 * _vocabulary(model) + 4 * width)  # bytes
     there = memory_of_machine(model.device.type == "cpu")
@@ -61,7 +62,7 @@ def sentences_that_fit(width: int, model: Any) -> int:
 def pad(
     sequences: Sequence[Sequence[int]], pad_token_id: int, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor]:
-    """Returns (batch, longest) token ids, padded on the right, and the attention mask."""
+    """Pads sequences on the right; returns token ids and attention mask, both (batch, longest)."""
     lengths = torch.tensor([len(sequence) for sequence in sequences])
     mask = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
     ids = torch.full(mask.shape, pad_token_id)
@@ -71,10 +72,11 @@ def pad(
 
 
 def arguments_of_texts(arguments: dict[str, Any], numbers: Sequence[int], draws: int = 1) -> dict[str, Any]:
-    """Selects from the arguments of generate() for all texts those for some texts (numbers from 0), in their order.
+    """Returns the arguments of generate() for some texts, given by their numbers from 0, of those for all texts.
 
-    What has a row for each text (tensors of two dimensions or more, the decoder's start tokens) gets their rows alone;
-    `prefix_allowed_tokens_fn` is asked for the number of the text. `draws`: rows of each text that generate() numbers.
+    An argument with a row for each text (`rows_by_text`) is cut to the rows of these texts, in their order;
+    `prefix_allowed_tokens_fn` is called with the number of the text instead of the row's. `draws`: how many rows
+    generate() has for each text.
 
     Raises: UserError where a text has no row.
     """
@@ -101,9 +103,9 @@ def rows_by_text(arguments: dict[str, Any]) -> list[str]:
 
 
 class Generated(NamedTuple):
-    """A translation: all generated ids, a forced first one and the end of sentence included, and its ln P.
+    """A translation: all generated ids, a forced first id and the end of sentence included, and its ln P.
 
-    `of_ids`: ln P of each id, 0 for a forced one. Unless scores were asked for `log_probability` is 0, `of_ids` empty.
+    `of_ids`: ln P of each id, 0 for a forced id. Without scores `log_probability` is 0 and `of_ids` empty.
     """
 
     ids: list[int]
@@ -120,20 +122,20 @@ def runs_alone(model: Any) -> bool:
 def generate(
     parts: Parts, sequences: Sequence[Sequence[int]], arguments: dict[str, Any], skipped: int, scored: bool
 ) -> list[list[Generated]]:
-    """Returns `num_return_sequences` translations of each sequence of ids, best first.
+    """Searches by model.generate(); returns `num_return_sequences` translations of each sequence of ids, best first.
 
-    `arguments` are generate()'s, of which `skipped` first tokens are forced; `scored`: log probabilities are needed.
+    arguments: of generate(). skipped: how many first tokens are forced. scored: compute log probabilities too.
     """
     model, count = parts.model, arguments["num_return_sequences"]
     pad_id, number = parts.source.pad_token_id, len(sequences)
-    asking = arguments.get("logits_processor") or arguments.get("prefix_allowed_tokens_fn")  # for a row's number
+    asking = arguments.get("logits_processor") or arguments.get("prefix_allowed_tokens_fn")  # called with row numbers
     if runs_alone(model) and not asking and not rows_by_text(arguments):
-        more = (1 << (number - 1).bit_length()) - number  # up to a power of 2: few sizes of a search are met
+        more = (1 << (number - 1).bit_length()) - number  # fill up to 2^k rows: few sizes of batches
         sequences = [*sequences, *[sequences[-1]] * more]
     input_ids, mask = pad(sequences, 0 if pad_id is None else pad_id, model.device)
     output = model.generate(input_ids=input_ids, attention_mask=mask, **arguments)
     output = getattr(output, "sequences", output)[: number * count]
-    there = output.cpu()  # waits once
+    there = output.cpu()  # the only wait for a GPU if not `scored`
     lengths = generated_lengths(there, model.generation_config.eos_token_id)
     logs: Any = there.new_zeros(len(there), 0, dtype=torch.float32)
     if scored:
@@ -147,20 +149,20 @@ def generate(
 
 
 def first_tokens(model: Any, arguments: dict[str, Any], sentences: int) -> list[int]:
-    """Returns each sentence's first decoder token, by the arguments of generate()."""
+    """Returns the token with which generate(), called with these arguments, starts the decoder of each sentence."""
     start = arguments.get("decoder_start_token_id")
     start = model.generation_config.decoder_start_token_id if start is None else start
     starts = [start] * sentences if isinstance(start, int) else [int(token) for token in start]
     prompts = arguments.get("decoder_input_ids")
     given = starts if prompts is None else prompts[:, 0].tolist()
-    # generate() puts the start before prompts none of which begins with it.
+    # generate() puts the start token before the prompts if none of the prompts begins with it.
     return given if any(map(eq, given, starts)) else starts
 
 
 def token_logs_of(
     parts: Parts, sequences: Sequence[Sequence[int]], rows: Sequence[Generated], arguments: dict[str, Any], skipped: int
 ) -> Tensor:
-    """Returns ln P (rows, T) of the tokens of one translation of each sequence of ids, with generate()'s arguments."""
+    """Computes ln P (rows, T) of the tokens of given translations, rows[i] of sequences[i]; arguments: generate()'s."""
     pad_id, device = parts.source.pad_token_id or 0, parts.model.device
     firsts = first_tokens(parts.model, arguments, len(rows))
     targets, _ = pad([[first, *row.ids] for first, row in zip(firsts, rows, strict=True)], pad_id, device)
@@ -178,9 +180,9 @@ def attention_over_source(
     rows: Sequence[Sequence[Generated]],
     arguments: dict[str, Any],
 ) -> list[list[Tensor]]:
-    """Returns the attention (generated tokens, source) of each translation in `rows` of each sequence, on the CPU.
+    """Computes the attention (generated tokens, source), on the CPU, of each translation in `rows` of each sequence.
 
-    arguments: of the model's generate(), which say what the decoder started with.
+    arguments: those of generate(), for the decoder's start tokens and the scales of a fused model.
     """
     model = parts.model
     firsts = first_tokens(model, arguments, len(rows))
@@ -207,7 +209,7 @@ def _scales(arguments: dict[str, Any]) -> dict[str, Any]:
 def negative_logs(
     model: Any, targets: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None = None
 ) -> Tensor:
-    """Returns -ln P of each text (texts,), natural logarithm, float64: of a language model, or given its source."""
+    """Computes -ln P of each text, float64 (texts,), by a translation model given `sources`, else a language model."""
     config = model.config
     names = ("decoder_start_token_id", "bos_token_id", "eos_token_id")
     start = next(value for name in names if isinstance(value := getattr(config, name, None), int))
@@ -226,10 +228,11 @@ def negative_logs(
 
 
 def generated_lengths(sequences: Tensor, eos_token_id: int | list[int] | None) -> Tensor:
-    """Counts the generated positions of each row, end-of-sentence too; `sequences` (rows, 1 + T) start with <s>."""
+    """Counts the generated tokens of each row up to its end of sentence, which is counted; sequences: (rows, 1 + T),
+    each after a start token."""
     ends = torch.as_tensor([] if eos_token_id is None else eos_token_id, device=sequences.device).reshape(-1)
     ended = torch.isin(sequences[:, 1:], ends)
-    if not ended.shape[1]:  # no hypothesis of the batch has what it must have
+    if not ended.shape[1]:  # no hypothesis of the batch meets its constraints: nothing was generated
         return ended.sum(1)
     first = ended.int().argmax(dim=1) + 1
     return torch.where(ended.any(dim=1), first, ended.shape[1])
@@ -246,14 +249,14 @@ def log_probabilities(
     forced_last: int | None = None,
     **options: Any,
 ) -> Tensor:
-    """Computes log P of the tokens of each translation: (batch * n, T), natural logarithm, float32, 0 behind its end.
+    """Computes ln P of the tokens of each translation: (batch * n, T), float32, 0 after its end.
 
-    For a model whose logits are what a search adds up (`logits_are_scores`) it is those.
+    For a model whose logits are the scores that a search adds up (`logits_are_scores`) the logits are returned instead.
 
     Args:
         sequences: (batch * n, 1 + T), n rows for each source, as generate() returns them.
-        forced_first: the first generated token (a language code) counts nothing, as in the search.
-        forced_last: in a translation of so many tokens the last one, the end of sentence, counts nothing.
+        forced_first: 0 for the first generated token (a forced language code), as in the search.
+        forced_last: length of a translation at which its last token, a forced end of sentence, has 0.
         options: of the model's forward: alpha and beta of a fused model.
     """
     n = len(sequences) // len(input_ids)

@@ -1,4 +1,4 @@
-"""A call's texts from beginning to end: cut into pieces, searched in batches, put together; and its warnings."""
+"""Translates the texts of a call: cuts texts into pieces, searches batches of pieces, joins the results, warns."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
 
 logger = logging.getLogger(__name__)
-PART = 128  # texts that are cut and encoded in one go beside a search
+PART = 128  # texts that a second thread cuts and encodes before it pauses for the thread that searches
 
 
 class TranslationCall(BatchSearch):
     """Translates the texts of a call: cuts them into pieces, searches batches of pieces, joins the results.
 
-    `translate` does all of it; a server calls the steps: `cut`, `search` and `together`.
+    `translate` does all three steps; a server calls them one by one: `cut`, `search` and `together`.
     """
 
     def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions, first_line: int = 1) -> None:
@@ -55,8 +55,8 @@ class TranslationCall(BatchSearch):
     ) -> Iterator[tuple[int, Sequence[str], list[list[Hypothesis]]]]:
         """Yields (line of the first text, texts, n-best list of each text) of each group; then calls `report`.
 
-        The first `done` texts, whole groups of them, are passed over. read_ahead: where the device computes alone, the
-        next group is taken and encoded meanwhile, and results are read while that is searched.
+        The first `done` texts, whole groups of them, are skipped. read_ahead: on a GPU, encode the next group during
+        the search of a group, and decode a group's results during the search of the next.
         """
         if self.options.seed is not None:
             torch.manual_seed(self.options.seed)
@@ -64,7 +64,7 @@ class TranslationCall(BatchSearch):
         self.report()
 
     def translate(self, texts: Sequence[str], first_line: int, update: Callable[[int], Any]) -> list[list[Hypothesis]]:
-        """Returns n hypotheses for each text, best first; `update` is called with the number of texts done."""
+        """Returns n hypotheses for each text, best first; after each batch calls `update` with its number of texts."""
         ((_, _, results),) = self._translated([(first_line, texts)], update)
         return results
 
@@ -81,7 +81,7 @@ class TranslationCall(BatchSearch):
                 yield read()
 
     def _cutting(self, texts: Sequence[str], first_line: int, beside: Any) -> Callable[[], list[CutText]]:
-        """Returns a function that returns the cut texts; an executor `beside` begins to cut them at once."""
+        """Returns a function that returns the cut texts; with an executor `beside`, cutting begins at once in there."""
         if not beside:
             return partial(self.cut, texts, first_line)
 
@@ -104,7 +104,7 @@ class TranslationCall(BatchSearch):
         for batch in batches_by_tokens(lengths, self.options.batch_tokens, self.most, self.ahead):
             chosen = [pieces[i] for i in batch]
             searched.append((chosen, self.search(chosen, beside=beside)))
-            update(sum(piece.number == 0 for piece in chosen))  # texts are counted at their first piece
+            update(sum(piece.number == 0 for piece in chosen))  # a text is counted with its first piece
 
         def read() -> tuple[int, Sequence[str], list[list[Hypothesis]]]:
             ranked = (each for chosen, found in searched for each in zip(chosen, found.result(), strict=True))
@@ -115,7 +115,7 @@ class TranslationCall(BatchSearch):
         return read
 
     def cut(self, texts: Sequence[str], first_line: int) -> list[CutText]:
-        """Cuts and encodes texts. Raises: UserError for what is no text."""
+        """Cuts texts into pieces and encodes these. Raises: UserError for an object that is no valid text."""
         sentences = self.options.split == "sentences"
         pieces, ids = self.encoder.segments(texts, self.options.split_long, first_line, sentences)
         places = ((line, *each) for line, of_text in enumerate(pieces, first_line) for each in enumerate(of_text))
@@ -128,7 +128,7 @@ class TranslationCall(BatchSearch):
                 self.typed_codes.append(line)
             self.constraints.check_pieces(line, len(of_text))
             inputs = [next(encoded)._replace(pieces=len(of_text)) for _ in of_text]
-            # A piece without a token of its own (stray control characters), or that shows nothing, has no translation.
+            # No search for a piece that has no token of its own (stray control characters) or no visible character.
             searched = [piece for piece in inputs if len(piece.ids) > self.encoder.overhead and is_visible(piece.text)]
             cut.append(CutText(line, of_text, searched))
         return cut
@@ -141,7 +141,7 @@ class TranslationCall(BatchSearch):
         self.encoder.in_parts.clear()
 
     def together(self, text: CutText, of_pieces: Mapping[int, list[Hypothesis]]) -> list[Hypothesis]:
-        """Joins the n-best lists of pieces to that of their text: all first hypotheses, all second ones, and so on."""
+        """Returns a text's n-best list: hypothesis i joins hypothesis i of every piece; sorted by score."""
         ranks = [of_pieces.get(number, [self.empty] * self.count) for number in range(len(text.pieces))]
         whole = self._whole(text, ranks) if len(ranks) > 1 else (ranks or [[self.empty] * self.count])[0]
         self.unfinished += sum(not hypothesis.finished for hypothesis in whole)
@@ -163,7 +163,7 @@ class TranslationCall(BatchSearch):
         return sorted(whole, key=lambda hypothesis: -hypothesis.score)
 
     def _sure(self, new: Hypothesis, ranked: Sequence[Hypothesis]) -> Hypothesis:
-        """Adds confidences to a text's translation: of its least sure piece, and of the words of all pieces."""
+        """Returns a text's translation with the least confidence of its pieces and the confidences of all words."""
         sure = [piece.confidence for piece in ranked if piece.confidence is not None]
         words = [number for piece in ranked for number in piece.word_confidences or ()]
         return replace(new, confidence=min(sure, default=None), word_confidences=tuple(words))
@@ -212,7 +212,7 @@ class TranslationCall(BatchSearch):
 
 
 def _joined_alignment(ranked: Sequence[Hypothesis], pieces: Sequence[TextPiece]) -> tuple[tuple[int, int], ...]:
-    """Returns the alignment of a text from those of its pieces: words are numbered on."""
+    """Returns the alignment of a text from those of its pieces, words numbered through the whole text."""
     texts, before, found = [best.text for best in ranked], "", list[tuple[int, int]]()
     for number, (best, piece) in enumerate(zip(ranked, pieces, strict=True)):
         target = join([*texts[:number], ""], pieces[: number + 1])
@@ -232,7 +232,7 @@ def _numbered(groups: Iterable[Sequence[str]], first_line: int, done: int) -> It
 
 
 def _one_ahead(items: Iterable[Any]) -> Iterator[Any]:
-    """Yields each item only once the next has been made; where that fails it yields the item first, then raises."""
+    """Yields each item after the next item was made; where making the next fails, yields the item, then raises."""
     before: list[Any] = []
     try:
         for item in items:

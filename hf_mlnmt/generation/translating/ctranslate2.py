@@ -1,7 +1,7 @@
-"""CTranslate2's form of a model, and CTranslate2's search and scores of it: for exports and the check of these.
+"""Writes models in CTranslate2's format, and searches and scores with CTranslate2, to export models and check exports.
 
-Models are written for ctranslate2.specs.TransformerSpec revision 7: of this zoo CTranslate2 has the baseline, in both
-norm positions, tied or not, with one vocabulary or two.
+The format is ctranslate2.specs.TransformerSpec revision 7. Of this package's models it can express the baseline alone:
+either norm position, embeddings tied or not, one vocabulary or two.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ACTIVATIONS = {
 
 
 def single_decoder(model: Any) -> Any:
-    """Returns this model, or multi-level supervision without its auxiliary decoders, which computes the same."""
+    """Returns the model; one of multi-level supervision without its auxiliary decoders, which change no output."""
     config = model.config
     if getattr(config, "auxiliary_layers", None) and not config.information_fusion:
         return model.drop_auxiliaries()
@@ -34,7 +34,7 @@ def single_decoder(model: Any) -> Any:
 
 
 def lacks(model: Any) -> str | None:
-    """Returns what CTranslate2 lacks for this model; None if it is one that can be written."""
+    """Returns what CTranslate2 lacks for computing this model, in words; None if the model can be written."""
     config = model.config
     if config.model_type != "mlnmt-transformer":
         system = system_of(config)
@@ -47,7 +47,7 @@ def lacks(model: Any) -> str | None:
 
 
 def write(model: Any, tokenizers: Tokenizers, folder: Path, dtype: str) -> None:
-    """Saves weights, vocabularies and CTranslate2's config.json into `folder`.
+    """Writes the model's weights and vocabularies and CTranslate2's config.json into `folder`.
 
     dtype: how the weights are kept: float32, float16, bfloat16 or int8.
     """
@@ -67,9 +67,9 @@ def write(model: Any, tokenizers: Tokenizers, folder: Path, dtype: str) -> None:
 
 
 def vocabularies_of(model: Any, tokenizers: Tokenizers) -> list[list[str]]:
-    """Returns a token for each row of either side's embeddings, in the order of the ids; some are made up."""
+    """Returns for source and target the token of each row of the embeddings; a row without a token: "<unused_ROW>"."""
     source, target = tokenizers.source, tokenizers.target
-    # Marian's tokenizer may hold two vocabularies, and get_vocab gives the source's; M2M100's leaves languages out.
+    # A Marian tokenizer may hold two vocabularies: its get_vocab returns the source's. M2M100's omits language tokens.
     written = target.target_encoder if getattr(target, "separate_vocabs", False) else target.get_vocab()
     sides = []
     for rows, known, tokenizer in (
@@ -104,7 +104,8 @@ def _specification(model: Any) -> Any:
 
 
 def _stack(specification: Any, embeddings: Any, stack: Any) -> None:
-    """Fills what encoder and decoder share. CTranslate2 knows one kind of positions, so the table itself goes along."""
+    """Copies embeddings, positions, self-attention and feed-forward layers of an encoder or decoder into its
+    specification; positions as a table, since CTranslate2 computes sinusoids of one kind only."""
     embeddings.weight = _array(stack.embed_tokens.weight)
     specification.scale_embeddings = float(stack.embed_scale)
     specification.position_encodings.encodings = _array(stack.positions.table)
@@ -137,26 +138,26 @@ def _layer_norm(specification: Any, module: Any) -> None:
 
 
 def _array(tensor: torch.Tensor) -> Any:
-    # A copy: CTranslate2 rounds to int8 in place, which must not reach the model.
+    # A copy, because CTranslate2 rounds to int8 in place and the model's own weights must not change.
     return tensor.detach().float().cpu().clone().numpy()
 
 
 class Translator:
-    """A converted model that searches and scores; `dtype` is that of its weights and products."""
+    """Searches and scores with a converted model; dtype: that of its weights and matrix products."""
 
     def __init__(self, folder: Path, model: Any, tokenizers: Tokenizers, dtype: str):
-        """Loads the folder that `model` was written to. Raises: RuntimeError from CTranslate2."""
+        """Loads the folder that `write` made of `model`. Raises: RuntimeError where CTranslate2 cannot load it."""
         import ctranslate2
 
         self.pieces, self.tokens = vocabularies_of(model, tokenizers)
         self.ids = {token: index for index, token in enumerate(self.tokens)}
         self.end, device = model.config.eos_token_id, model.device
-        # The number of threads is one of the whole process: CTranslate2 would choose its own for PyTorch too.
+        # The number of threads holds for the whole process: left alone, CTranslate2 would change PyTorch's too.
         where = {"device": device.type, "device_index": device.index or 0, "intra_threads": torch.get_num_threads()}
         self.engine: Any = ctranslate2.Translator(str(folder), compute_type=dtype, **where)
 
     def search(self, sources: Sequence[Sequence[int]], beams: int, limit: int) -> list[list[int]]:
-        """Returns the best translation of each source, of at most `limit` tokens: ids and the end of sentence."""
+        """Returns the ids of the best translation of each source, end of sentence included, at most `limit` tokens."""
         results = self.engine.translate_batch(
             self._pieces_of(sources),
             beam_size=beams,
@@ -170,8 +171,8 @@ class Translator:
     def log_probabilities(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
     ) -> list[list[float]]:
-        """Returns ln P of every token of the targets, given as `search` returns them."""
-        tokens = [[self.tokens[index] for index in ids if index != self.end] for ids in targets]  # it adds the end
+        """Returns ln P of every token of the targets; targets: ids as `search` returns them."""
+        tokens = [[self.tokens[index] for index in ids if index != self.end] for ids in targets]  # score_batch adds it
         results = self.engine.score_batch(self._pieces_of(sources), tokens, max_input_length=0)
         return [result.log_probs[: len(ids)] for ids, result in zip(targets, results, strict=True)]
 

@@ -1,4 +1,7 @@
-"""Detection of a text's language, served or not: py3langid (naive Bayes over byte sequences, 140 languages)."""
+"""Detection of the language of texts, by py3langid (naive Bayes over byte sequences, 140 languages).
+
+Served languages are those that the caller's model can translate from.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,16 @@ from typing import Any, NamedTuple
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.languages import base_language, is_within
 
-_SHORT = 40  # characters below which the other texts of a request say more
-_LONGEST = 2_000  # characters that are looked at
-_PRIOR = 1.25  # times as likely is the first served language before anything is read
-_NEVER = 0.1  # of an even share, below which a text is in no served language, whichever it is in
-SURE = 40.0  # percent, below which a text is taken to be in the first served language
+_SHORT = 40  # a text of at most so many characters gets the language of all texts of its request together
+_LONGEST = 2_000  # characters of a text that are read
+_PRIOR = 1.25  # factor on the probability of the first served language
+_NEVER = 0.1  # share of the mean probability of all languages below which no served language is possible
+SURE = 40.0  # percent of confidence below which a text counts as of the first served language
 
 
 class Detected(NamedTuple):
     """A language and its confidence in percent: 0 where it is no likelier than the others, 100 if certain; `taken_as`:
-    the served one that a text of a language that is not served is translated as."""
+    for a language that is not served, the served language that the text is translated as."""
 
     language: str
     confidence: float
@@ -31,10 +34,10 @@ class Detected(NamedTuple):
 
 
 def rank(text: str, served: Collection[str]) -> list[Detected]:
-    """Returns the served languages that can be detected, the likeliest first; of a text without letters the first at 0.
-    A language that is not served goes before them where the text is surely in that.
+    """Returns the served languages that can be detected, the likeliest first; before them a language that is not
+    served, where the text is surely in it. A text without letters: the first served language alone, with confidence 0.
 
-    Raises: UserError where none can be, or without py3langid.
+    Raises: UserError where no served language can be detected, or without py3langid.
     """
     codes = {base_language(code): code for code in reversed([*served])}
     known = tuple(label for label in dict.fromkeys(map(base_language, served)) if label in _model(None).labels)
@@ -59,9 +62,9 @@ def rank(text: str, served: Collection[str]) -> list[Detected]:
 
 
 def languages(texts: Sequence[str], served: Collection[str], strict: bool = False) -> list[Detected]:
-    """Returns the language of each text; short ones have that of all together, unsure ones the first that is served.
+    """Returns the language of each text: of a short text that of all texts together, of an unsure one the first served.
 
-    Raises: UserError as `rank`; where `strict`, for a text whose language is not sure, or surely not served.
+    Raises: UserError as `rank`; if `strict`, also for a text whose language is not sure, or is surely not served.
     """
     together = functools.cache(lambda: rank(" ".join(text[:_SHORT] for text in texts), served))
     detected = []
@@ -87,7 +90,7 @@ def languages(texts: Sequence[str], served: Collection[str], strict: bool = Fals
 
 
 def is_of_another(text: str, language: str, other: str) -> bool:
-    """Returns whether a text is surely in `other`, and not in `language`; of a short one nothing is sure."""
+    """Returns whether a text is surely in the language `other` rather than `language`; False for a short text."""
     ranked = rank(text, (language, other)) if len(text) > _SHORT else [Detected(language, 0.0)]
     best = next(each for each in ranked if each.language in (language, other))
     return best.language == other and best.confidence >= SURE
@@ -95,7 +98,7 @@ def is_of_another(text: str, language: str, other: str) -> bool:
 
 @functools.lru_cache(16)
 def _model(known: tuple[str, ...] | None) -> Any:
-    """Returns the model of these languages, or of all; loading it takes a second."""
+    """Returns py3langid's model for these languages; for all if None, which takes a second to load."""
     if known is not None:
         model = copy.copy(_model(None))
         model.set_languages(known)

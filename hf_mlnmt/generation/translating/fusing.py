@@ -1,4 +1,4 @@
-"""Fusing: a model of several, from folders, Hub names or loaded models, once their vocabularies are the same."""
+"""Fuses translation and language models (folders, Hub names or loaded) with equal vocabularies into one model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Given = str | Path | PreTrainedModel
 
 
 class Member(NamedTuple):
-    """A model, and the tokenizers of its folder; none for a model that was given loaded."""
+    """A model to be fused, with its name and the tokenizers of its folder (None for a model that was given loaded)."""
 
     name: str
     model: Any
@@ -61,18 +61,19 @@ def fuse(
     """Makes one model whose probabilities are p_TM^alpha p_LM^beta (thesis on monolingual data, section 4.1).
 
     Args:
-        translation: a seq2seq model, or several (an ensemble): folders, Hub names or loaded models. A fused model
-            stands for its translation models alone: another language model takes the place of the one it has.
+        translation: a seq2seq model, or several (an ensemble): folders, Hub names or loaded models. Of a fused model
+            only its translation models are used; its language models are left out.
         language_model: a causal language model, several, or none, of the same target vocabulary.
-        alpha, beta: scales of the two kinds; both can be given to generate() too, and are kept in generation_config.
+        alpha, beta: scales of the translation and the language models; saved in generation_config, and options of
+            generate() too.
         normalization: "symbol" (4.2) or "sequence" (4.4).
-        translation_weights, language_weights: within a kind; default: 1 / the number of members.
+        translation_weights, language_weights: weights within a kind; default: 1 / the number of members.
         options: from_pretrained's: revision, trust_remote_code and so on.
 
     Returns: a model in evaluation mode that is saved, published and used like any other.
 
-    Raises: UserError when a model cannot be loaded, is not of its kind, or has another vocabulary than the first: the
-        first entries that differ are named. Of loaded models only the sizes of the vocabularies can be compared.
+    Raises: UserError when a model cannot be loaded, is not of its kind, or has another vocabulary than the first: names
+        the first entries that differ. Of loaded models only the sizes of the vocabularies can be compared.
     """
     if normalization not in ("symbol", "sequence"):
         raise UserError(f"normalization {normalization!r}: choose symbol or sequence.")
@@ -101,7 +102,8 @@ def fuse(
 def fuse_folders(
     models: Sequence[str | Path], output: str | Path, tell: Callable[[str], None], **settings: Any
 ) -> Path:
-    """Fuses models of either kind (folders or Hub names, in any order) into a model folder with the first's tokenizers.
+    """Fuses translation and language models (folders or Hub names, in any order) and writes the fused model, with the
+    first translation model's tokenizers, to the folder `output`, which is returned.
 
     `settings`: those of `fuse`, and `weights`, one number for each of `models`. Raises: UserError as `fuse`.
     """
@@ -133,7 +135,7 @@ def fuse_folders(
 
 
 def _check_languages(translation: Sequence[Given], language: Sequence[Given]) -> None:
-    """Raises UserError for folders of other directions, or a language model of another language than is written."""
+    """Raises UserError for translation models of several directions, or a language model not of the target language."""
     folders = [name for name in translation if isinstance(name, str | Path)]
     check_same_direction(folders, "Only models of one direction can be fused.")
     target = next((pair[1] for pair in map(direction_of, folders) if pair), None)
@@ -143,8 +145,8 @@ def _check_languages(translation: Sequence[Given], language: Sequence[Given]) ->
 
 
 def check_same_vocabulary(first: Member, other: Member) -> None:
-    """Raises UserError where a member's target tokens, or a translation model's source tokens, are not those of the
-    first; it names the first entries that differ."""
+    """Raises UserError, naming the first entries that differ, where `other` has other target tokens than `first`, or,
+    as a translation model, other source tokens."""
     sources = other.model.config.is_encoder_decoder
     if first.tokenizers is not None and other.tokenizers is not None:
         for side in ("source", "target") if sources else ("target",):
@@ -163,7 +165,7 @@ def check_same_vocabulary(first: Member, other: Member) -> None:
 
 
 def _entries(tokenizer: Any) -> list[str | None]:
-    """Returns the token of every id; of a tokenizer with two vocabularies (Marian) the target's."""
+    """Returns the token of each id, None for an unused id; of the target vocabulary where there are two (Marian)."""
     encoder = tokenizer.target_encoder if getattr(tokenizer, "separate_vocabs", False) else tokenizer.get_vocab()
     entries: list[str | None] = [None] * (max(encoder.values(), default=-1) + 1)
     for token, number in encoder.items():
@@ -186,7 +188,7 @@ def _member(given: Given, head: Any, options: dict[str, Any]) -> Member:
     if isinstance(given, PreTrainedModel):
         name = type(given).__name__
         _refuse_masked(name, auto_class_of_config({"architectures": [name]}))
-        return Member(name, copy.deepcopy(given), None)  # copied, as a language model will be frozen
+        return Member(name, copy.deepcopy(given), None)  # a copy: the fused model freezes its language models
     small = fetch_small_files(given, **options)
     if (small / CONFIG).is_file():
         _refuse_masked(str(given), auto_class_of(small))
@@ -202,7 +204,7 @@ def _refuse_masked(name: str, auto_class: str) -> None:
 
 
 def _translation_members(given: Given, options: dict[str, Any]) -> list[Member]:
-    """Returns a translation model, or those of a fused one, which decode as it does."""
+    """Returns a translation model; of a fused model its translation models, the first with the fused one's settings."""
     member = _member(given, AutoModelForSeq2SeqLM, options)
     if hasattr(member.model.config, "source_languages"):
         raise UserError(f"{member.name}: has modules of single languages, and a fused model has none.")
@@ -239,16 +241,16 @@ def _config(members: list[Member], languages: list[Member], settings: dict[str, 
 
 
 def _assemble(config: FusionConfig, members: list[Member], languages: list[Member]) -> FusionForConditionalGeneration:
-    """Builds the model around the members; generation settings, precision and device are the first's."""
+    """Builds the fused model of the members, with generation settings, precision and device of the first."""
     first = members[0].model
-    with torch.device("meta"):  # no memory for what is replaced
+    with torch.device("meta"):  # allocates no weights: the members' modules replace all below
         fused = FusionForConditionalGeneration(config)
     for kind, several in (("translation", members), ("language", languages)):
         for number, member in enumerate(several):
             setattr(fused, f"{kind}_{number}", member.model.to(dtype=first.dtype, device=first.device))
         object.__setattr__(config, f"{kind}_models", [member.model.config for member in several])
     fused.generation_config = settings = copy.deepcopy(first.generation_config)
-    settings._from_model_config = False  # it says what no config says
+    settings._from_model_config = False  # else generate() would derive the settings from the config again
     settings.alpha, settings.beta = config.alpha, config.beta
     settings.decoder_start_token_id = config.decoder_start_token_id
     return fused.eval()

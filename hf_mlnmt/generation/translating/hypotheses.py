@@ -1,4 +1,4 @@
-"""Translations with their scores (a search's beams: search/hypotheses.py), and a calibrated model's confidences."""
+"""Translations with their scores, and confidences of a calibrated model (beams of a search: search/hypotheses.py)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Hypothesis:
     """A translation of an n-best list.
 
     `log_probability`: natural logarithm, summed over `length` subwords (end-of-sentence counted); for a fused model
-    with sequence-level normalization the sum of its scores. `score`: that, divided by the length normalisation.
-    `finished`: it ended by itself, not at the length limit. `alignment`, where it was asked for: (word of the source,
-    word of the translation), counted from 0, ascending. `confidence`, of the translation, and `word_confidences`, of
-    each of its words, where they were asked for: 0 to 1.
+    with sequence-level normalization the sum of its scores. `score`: `log_probability` divided by the length
+    normalisation. `finished`: whether the translation ended before the length limit. `alignment`, if asked for: pairs
+    (word of the source, word of the translation), counted from 0, ascending. `confidence` of the translation and
+    `word_confidences` of each of its words, if asked for: 0 to 1.
     """
 
     text: str
@@ -40,8 +40,8 @@ class Hypothesis:
 class Alternative(Hypothesis):
     """A translation that continues a prefix with one of the likeliest next words, and that word's probability.
 
-    `word` is whole: the prefix's last one, completed, unless white space ends it; "" where the translation ends. In a
-    script without spaces it is a token's characters.
+    `word`: the next word, whole; where no white space ends the prefix, the prefix's last word, completed; "" where the
+    translation ends with the prefix; in a script without spaces the characters of one token.
     """
 
     word: str = ""
@@ -50,7 +50,7 @@ class Alternative(Hypothesis):
 
 @dataclass(frozen=True)
 class Scored(Hypothesis):
-    """A translation given by the caller, its tokens with the end of sentence, and ln P of each token."""
+    """A translation that the caller gave to be scored, its tokens (end of sentence included), and ln P of each."""
 
     tokens: tuple[str, ...] = ()
     token_log_probabilities: tuple[float, ...] = ()
@@ -64,12 +64,15 @@ class Candidate(Hypothesis):
 
 
 def mean(hypothesis: Hypothesis) -> float:
-    """Returns the mean ln P of a translation's subwords, its end counted."""
+    """Returns the mean ln P of a translation's subwords, end of sentence included."""
     return hypothesis.log_probability / max(1, hypothesis.length)
 
 
 def least_by_word(tokenizer: Any, ids: Sequence[int], logs: Sequence[float], text: str) -> list[float]:
-    """Returns for each word of a finished translation the least ln P of its subwords, 0 for one without any."""
+    """Returns for each word of `text` the least ln P of its subwords; 0 for a word without a subword.
+
+    ids, logs: the subwords of the translation whose text is `text`, and ln P of each.
+    """
     least = [0.0] * len(text.split())
     for word, value in zip(words_of_target(tokenizer, ids, text), logs):
         if word is not None:
@@ -79,9 +82,9 @@ def least_by_word(tokenizer: Any, ids: Sequence[int], logs: Sequence[float], tex
 
 @dataclass(frozen=True)
 class Calibration:
-    """A model's confidences: equations 1 and 2 of choosing/confidence.py.
+    """The parameters by which a model's scores become confidences: equations 1 and 2 of choosing/confidence.py.
 
-    scores, values: knots of (1), ascending. word: a and b of (2). sentences: how many they were fitted to.
+    scores, values: knots of (1), ascending. word: a and b of (2). sentences: how many sentences both were fitted to.
     """
 
     scores: list[float]
@@ -91,7 +94,7 @@ class Calibration:
 
     @classmethod
     def of(cls, generation_config: Any) -> Calibration | None:
-        """Returns a model's calibration, or None. Raises: UserError for one that is damaged."""
+        """Reads the calibration in a model's generation config; None if there is none. Raises: UserError if damaged."""
         given = getattr(generation_config, CONFIDENCE, None)
         if given is None:
             return None
@@ -112,10 +115,10 @@ class Calibration:
         return asdict(self)
 
     def of_translation(self, score: float) -> float:
-        """Returns equation 1."""
+        """Returns the confidence of a translation from its mean ln P, by equation 1."""
         return float(np.interp(score, self.scores, self.values))
 
     def of_word(self, least: float) -> float:
-        """Returns equation 2."""
+        """Returns the confidence of a word from the least ln P of its subwords, by equation 2."""
         a, b = self.word
         return 1 / (1 + math.exp(min(700.0, -(a * least + b))))

@@ -1,8 +1,8 @@
-"""Files that grow window by window and go on where they were stopped: of `translate -o` and of back-translation.
+"""Writes output files window by window so that a stopped process can be resumed (`translate -o`, back-translation).
 
-While they are made, the files lie in a folder as NAME.part, and state.json says how many bytes of them, with which
-hash, and how many lines of the text are done. What was written beyond that when a process ended is cut off at the next
-start. What they are made from is known by its content: the model's files, the text's, and the settings.
+Unfinished files are kept in a folder as NAME.part; state.json there records the number of their bytes, their hash, and
+how many lines of the text are done. At the next start bytes beyond that number are cut off. The state also records what
+the files are made from: hashes of the model's files and of the text, and the settings.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ _BLOCK = 1 << 22
 
 
 class Journal:
-    """Writes files that grow, and in `folder` how far they are; the files are open from `restore` to `close`.
+    """Appends to output files and records the progress in `folder`; the files are open from `restore` to `close`.
 
     Args:
-        files: {side: where its file is when all is done}.
-        about: what they are made from; kept in the state, for the next start.
-        form: of `about`, in JSON.
+        files: {side: path of its finished file}.
+        about: what the files are made from; saved in the state, for the next start.
+        form: the form of `about` in JSON, by which a state that is read is checked.
     """
 
     def __init__(self, folder: Path, files: Mapping[str, Path], about: Mapping[str, Any], form: Form) -> None:
         self.folder, self.files, self.about, self.form = folder, files, about, form
         self._open: dict[str, BinaryIO] = {}
-        self._hashes = {side: hashlib.sha256() for side in files}  # of what is written
+        self._hashes = {side: hashlib.sha256() for side in files}  # of all bytes written to each file
         hashes = {side: each.hexdigest() for side, each in self._hashes.items()}
         self.progress: dict[str, Any] = {"lines": 0, "bytes": dict.fromkeys(files, 0), "sha256": hashes}
 
     def kept(self) -> dict[str, Any] | None:
-        """Returns the state that an earlier start left; None without one.
+        """Returns the state that an earlier process saved; None if there is none.
 
-        Raises: UserError for a file that is no state.
+        Raises: UserError for a state file that is damaged or was changed.
         """
         path = self.folder / STATE
         if not path.is_file():
@@ -61,16 +61,19 @@ class Journal:
             raise UserError(f"{error} Or delete the folder {self.folder} and begin again.") from error
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Opens the files at the ends that a state says; without a state, empty."""
-        for leftover in self.folder.glob(".*.part"):  # of a process that was killed as it wrote the state
+        """Opens the files, cut to the lengths that `state` records; without a state, empty.
+
+        Raises: UserError for a file that is shorter than recorded, or was changed.
+        """
+        for leftover in self.folder.glob(".*.part"):  # temporary files of a process killed as it wrote the state
             leftover.unlink()
         if state is None:
-            self._save()  # before the files: it says whose they are
+            self._save()  # before the files, so that they never exist without a record of what they are made from
         else:
             self.progress = dict(state["progress"])
         for side, whole in self.files.items():
             part, size, digest = self.part(side), self.progress["bytes"][side], self._hashes[side]
-            # The process may have ended when this file had its last name already, and not all files.
+            # An earlier process may have ended in `finish`, when this file was renamed already, and others were not.
             there = whole if size and not part.exists() and whole.exists() else part
             there.touch()
             with there.open("rb") as file:
@@ -88,7 +91,7 @@ class Journal:
             self._open[side].seek(size)
 
     def append(self, parts: Mapping[str, bytes], lines: int, **progress: Any) -> None:
-        """Appends to the files, waits for the disk, then writes the state: `lines` of the text are done."""
+        """Appends to the files, syncs them to the disk, then saves the state, with `lines` of the text done."""
         for side, part in parts.items():
             with explained(self.part(side)):
                 self._open[side].write(part)
@@ -103,7 +106,8 @@ class Journal:
         self._save()
 
     def finish(self) -> dict[str, dict[str, Any]]:
-        """Renames the finished files; returns {side: name, bytes and SHA-256 of its file}. The state stays."""
+        """Closes the files and gives them their final names; returns {side: {"file", "bytes", "sha256"}}. state.json is
+        not deleted."""
         self.close()
         about = {}
         for side, whole in self.files.items():
@@ -115,12 +119,12 @@ class Journal:
     def close(self) -> None:
         """Closes the files."""
         for side, file in self._open.items():
-            with explained(self.part(side)):  # what is still to be written is written now
+            with explained(self.part(side)):  # closing may write buffered bytes, and fail
                 file.close()
         self._open = {}
 
     def part(self, side: str) -> Path:
-        """Returns the unfinished file of a side."""
+        """Returns the path of a side's unfinished file."""
         return self.folder / f"{self.files[side].name}.part"
 
     def _save(self) -> None:

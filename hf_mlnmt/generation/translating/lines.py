@@ -1,7 +1,7 @@
-"""Translates lines of files and pipes into a file or standard output: the work of `hf-mlnmt translate`.
+"""Translates lines of files and pipes into a file or standard output, for `hf-mlnmt translate`.
 
-A pipe's lines are taken as they arrive. Translations are plain, n-best lists or JSON. An output file is made in a
-folder beside it (journal.py) and goes on where it was stopped.
+Lines of a pipe are translated as they arrive. Translations are written as plain text, n-best lists or JSON. An output
+file is first written in a folder beside it (journal.py), so that a stopped translation can be resumed.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _REMEDY = "Convert the text to UTF-8, for example with iconv."
 
 @dataclass(frozen=True)
 class Shard:
-    """A part of a text, one of `count`, for jobs that run apart; `number` counts from 1, as in `split -n l/1/4`.
+    """Part `number` (from 1, as in `split -n l/1/4`) of a text that is cut into `count` parts for separate jobs.
 
-    A shard is made of whole windows, the groups of lines that are translated together: then the batches are those of
-    the whole text, and so is every bit of the translations.
+    A shard has whole windows (groups of lines that are translated together): its batches are those of the whole text,
+    and so its translations are bit by bit those that a translation of the whole text has.
     """
 
     number: int
@@ -89,7 +89,7 @@ def identities(inputs: Sequence[str], form: Form = "lines") -> list[dict[str, An
 def text_groups(inputs: Sequence[str], window: int, form: Form = "lines") -> Iterator[list[str]]:
     """Yields the lines of several inputs one after the other, in groups to be translated together.
 
-    The first window comes in several groups, each of twice as many lines.
+    The first window is yielded in several groups, the first of FIRST_WINDOW lines, each later one twice as long.
     """
     return _begun_small(_windows(inputs, window, form))
 
@@ -117,7 +117,8 @@ def file_groups(path: str | Path, size: int, form: Form = "lines") -> Iterator[l
 
 
 def pipe_groups(stream: Any = None) -> Iterator[list[str]]:
-    """Yields the lines of standard input that have arrived: one from a person, hundreds from a program."""
+    """Yields lists of the lines of standard input (or `stream`) as they arrive: one from a person, hundreds from a
+    program."""
     if stream is None and sys.stdin is None:
         raise UserError("standard input is closed: give the names of files, or text by a pipe.")
     source: Any = stream or sys.stdin.buffer
@@ -132,7 +133,7 @@ def pipe_groups(stream: Any = None) -> Iterator[list[str]]:
 
 
 def _lines(path: str | Path, form: Form) -> Iterator[str]:
-    """Yields a file's lines: any number, of any length, with control characters but NUL."""
+    """Yields a file's lines, of any length, empty ones and control characters included; UserError for NUL."""
     free: dict[str, Any] = {"max_characters": 10**9, "keep_controls": True, "may_be_empty": True}
     lines = read_lines(path, _REMEDY, form=form, **free)
     for number, line in enumerate(lines, start=1):
@@ -148,7 +149,7 @@ def _text(line: bytes, number: int, name: str) -> str:
         raise UserError(f"{name}, line {number}: invalid UTF-8 (byte {line[error.start]:#04x}). {_REMEDY}") from error
     if "\0" in text:
         raise UserError(f"{name}, line {number}: {_NUL}")
-    # A byte order mark is no part of the first line.
+    # The first line may begin with a byte order mark, which is removed.
     return text.removeprefix("\ufeff") if number == 1 else text
 
 
@@ -168,15 +169,15 @@ def _show(text: str | bytes) -> None:
 def opened(
     output: Path | None, about: Mapping[str, Any] | None = None
 ) -> Iterator[tuple[int, Callable[[str | bytes, int], Any]]]:
-    """Context manager that opens an output: yields the number of lines that are done, and a function `write`.
+    """Context manager that opens an output; yields the number of lines an earlier call wrote, and a function `write`.
 
-    write: takes text (of a document, bytes) and the number of lines that are done with it.
+    write(text, done): writes text (bytes for a document); done: the number of lines that are written with this text.
 
-    Standard output, a device or a pipe get the text at once. A file is made in the folder NAME.part, packed as its
-    name says, and goes on from there when it was stopped; `about` is what it is made from, {"model", "text",
-    "settings"}, without which nothing is kept.
+    To standard output, a device or a pipe the text is written at once. A file is made in the folder NAME.part, packed
+    as its name says, and resumed from there after a stop. `about`: what the output is made from, {"model", "text",
+    "settings"}; without it a stopped output is deleted.
 
-    Raises: UserError where something else was begun, naming what differs.
+    Raises: UserError where NAME.part was made from something else, naming what differs.
     """
     if output is None:
         yield 0, lambda text, done: _show(text)
@@ -192,7 +193,7 @@ def opened(
         with only_one(folder, f"{output}: another process is writing it. Wait for that, or choose another name."):
             journal = Journal(folder, {"translations": target}, about or _NOTHING, _MADE_FROM)
             state = journal.kept()
-            if state and not state["about"]["text"]:  # of a pipe, or of draws that cannot go on
+            if state and not state["about"]["text"]:  # made of a pipe, or by draws that depend on all earlier ones
                 state = None
             if state:
                 remedy = f"Delete that folder, or choose another name than {output}"
@@ -217,9 +218,9 @@ def opened(
 
 @dataclass(frozen=True)
 class Style:
-    """The form of results: text or JSON, and what replaces translations that are unsure.
+    """The form in which results are written: text or JSON, and what is written for translations that are unsure.
 
-    `below`: a confidence; translations that are less sure get `mark` before them, or without a mark the source instead.
+    `below`: a translation of less confidence is written after `mark`; without a mark the source is written instead.
     """
 
     jsonl: bool = False
@@ -228,11 +229,11 @@ class Style:
     mark: str | None = None
 
     def written(self, number: int, source: str, result: Sequence[Hypothesis], plain: bool = False) -> str:
-        """Returns a text's result as it is written.
+        """Returns the text that is written for the translations `result` of text `number` (from 0).
 
-        Plain: the translation, or 'number ||| translation ||| score' for each of an n-best list (from 0, as in Moses),
-        with alignments as ' ||| 0-0 1-2' behind it. jsonl: an object with source, translation, alignment, confidences
-        and next words, with `scores` also score, log_probability and length, and n_best when there is more than one.
+        Without jsonl: if `plain` the translation, else 'number ||| translation ||| score' for each translation (as in
+        Moses); then ' ||| 0-0 1-2' for an alignment. jsonl: an object with source, translation, alignment, confidences
+        and next word; if `scores` also score, log_probability and length; n_best where there are several translations.
         """
         from hf_mlnmt.generation.translating.alignments import to_pharaoh
 
@@ -265,14 +266,14 @@ class Style:
 
 
 class TextFiles:
-    """Source texts of files, or of standard input, which are translated line by line into one output.
+    """The source lines of files or standard input, to be translated line by line into one output.
 
     Args:
-        inputs: names; "-" is standard input.
-        of_lines: {option of decoding: file with a line for each text}.
+        inputs: names of files; "-" is standard input.
+        of_lines: {name of a decoding option: file with that option's value for each source line}.
         window: lines that are read and sorted by length together. shard: the part that is translated.
-        form: of the inputs, as of `read_lines`.
-    Raises: UserError for what cannot be read, and files of different numbers of lines.
+        form: format of the inputs, as in `read_lines`.
+    Raises: UserError for a file that cannot be read, or a file of `of_lines` with another number of lines.
     """
 
     def __init__(
@@ -307,9 +308,9 @@ class TextFiles:
                 raise UserError(f"{file}: {given} lines for {texts} texts: give one for each text.")
 
     def made_from(self, model: Mapping[str, Any], style: Style, **others: Any) -> dict[str, Any] | None:
-        """Returns what the output is made from, which `opened` compares; None where it cannot go on when stopped.
+        """Returns what the output is made from, which `opened` compares; None if a stopped output cannot be resumed.
 
-        model: its identity (common/made_from.py). others: further settings that decide the translations.
+        model: the model's identity (common/made_from.py). others: further settings that decide the translations.
         """
         if self.texts is None or self.decoding.depends_on_all_before:
             return None
@@ -330,7 +331,7 @@ class TextFiles:
         done: int = 0,
         style: Style = Style(),
     ) -> None:
-        """Writes the translations of all lines but the first `done`; `write` and `done` are of `opened`.
+        """Writes the translations of all lines but the first `done`; `write`, `done`: as `opened` yields them.
 
         update: called with the number of lines translated since the last call.
         """

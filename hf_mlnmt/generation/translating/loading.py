@@ -1,4 +1,4 @@
-"""Loading of what translation needs from a folder or a Hub name: model, tokenizers, and text processing."""
+"""Loads a translation system from a folder or a Hub name: model, tokenizers and text processing."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ from hf_mlnmt.search.cpu import int8
 logger = logging.getLogger(__name__)
 
 _LONGEST = 1_000_000
-_OF_THE_HUB = {"revision", "token", "cache_dir", "local_files_only"}  # options that do not change what is loaded
+_OF_THE_HUB = {"revision", "token", "cache_dir", "local_files_only"}  # options of the download alone
 
 
 class Parts(NamedTuple):
-    """A loaded translation system."""
+    """A loaded translation system: model, tokenizers and text processing."""
 
     model: Any
     tokenizers: Tokenizers
@@ -64,21 +64,22 @@ class Parts(NamedTuple):
 
     @property
     def source_processing(self) -> TextProcessing:
-        """Returns what is done to the source before its tokenizer."""
+        """Returns the text processing of a source before it is tokenized."""
         return self.tokenizers.processing["source"]
 
     @property
     def target_processing(self) -> TextProcessing:
-        """Returns what is done to the target before its tokenizer, and undone after decoding."""
+        """Returns the text processing of a target before it is tokenized; it is undone after decoding."""
         return self.tokenizers.processing["target"]
 
     def of(self, source: str | None, target: str | None = None) -> Parts:
-        """Chooses the tokenizers of these languages (None: the source's), where every language has its own."""
+        """Returns the parts with the tokenizers of these languages (target None: the source's; source None: unchanged),
+        for systems in which every language has its own tokenizer."""
         return self if source is None else self._replace(tokenizers=self.tokenizers.between(source, target or source))
 
     def between(self, source: str | None, target: str | None, name: str = "") -> tuple[Parts, Direction]:
-        """Returns the parts that translate between two languages, and their direction; of a model with modules its
-        pair. Raises: UserError as `direction`."""
+        """Returns the parts that translate between two languages, and how the model is told the direction. Of a model
+        with modules of single languages these are the pair's encoder and decoder. Raises: UserError as `direction`."""
         if not has_modules(self.model):
             return self, direction(self.model, self.source, source, target, name)
         pair = pair_of(self.model, source, target, name)
@@ -88,15 +89,16 @@ class Parts(NamedTuple):
 
 
 def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: bool = False, **options: Any) -> Parts:
-    """Loads a system from a folder or a Hub name; `options` go to from_pretrained (revision, trust_remote_code...).
+    """Loads a translation system from a folder or a Hub name, in evaluation mode, onto a device.
 
     Args:
-        fast: take a model of Transformers' own that the baseline can compute (Marian, M2M100, NLLB, BART, mBART) as the
-            baseline, whose generate() is faster.
-        dtype: auto, float32, bfloat16, float16; or int8: linear layers with weights in int8 and inputs rounded to int8
-            as they come, on a CPU (docs/decoding.md says when that is faster).
+        fast: convert a model of Transformers' own that the baseline can compute (Marian, M2M100, NLLB, BART, mBART) to
+            the baseline, whose generate() is faster.
+        dtype: auto, float32, bfloat16, float16, float64; or int8, on a CPU: linear layers with weights in int8, and
+            inputs rounded to int8 in each call (docs/decoding.md says when that is faster).
+        options: from_pretrained's: revision, trust_remote_code and so on.
 
-    Raises: UserError when it is not there, is not a translation model, or its vocabulary does not fit.
+    Raises: UserError when the system does not exist, is not a translation model, or its vocabulary does not fit.
     """
     rounded = dtype == "int8"
     if dtype not in ("auto", "float32", "bfloat16", "float16", "float64", "int8"):
@@ -119,20 +121,20 @@ def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: boo
         )
     settings, config = parts.model.generation_config, parts.model.config
     for token in ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id"):
-        if getattr(settings, token, None) is None:  # a file that leaves it out
+        if getattr(settings, token, None) is None:  # generation_config.json omits the token: use config.json's
             setattr(settings, token, getattr(config, token, None))
     for field in ("repetition_penalty", "encoder_repetition_penalty"):
         if getattr(settings, field, None) is not None:
-            setattr(settings, field, float(getattr(settings, field)))  # generate() takes no int
+            setattr(settings, field, float(getattr(settings, field)))  # generate() refuses an int
     check_tokens(f"{name}: {GENERATION_CONFIG} or {CONFIG}", config, settings)
     parts.model.eval()
     return parts_in_int8(parts) if rounded else parts
 
 
 def load_scored(name: str, device: str | None = None) -> tuple[Any, Tokenizers]:
-    """Loads a language model or translation model, ready to score, and its tokenizers, from a folder or a Hub name.
+    """Loads a language or translation model and its tokenizers from a folder or a Hub name, for perplexities.
 
-    Raises: UserError when it is not there, or its scores have no perplexity.
+    Raises: UserError when the model does not exist, or is a masked language model, which has no perplexity.
     """
     folder = fetch_small_files(name)
     auto_class = auto_class_of(folder)
@@ -143,9 +145,10 @@ def load_scored(name: str, device: str | None = None) -> tuple[Any, Tokenizers]:
 
 
 def parts_in_memory(model: Any, tokenizer: Any) -> Parts:
-    """Makes a system of a model and its tokenizer; a TranslationTokenizer of this package serves both sides.
+    """Returns the parts of a system whose model and tokenizer are in memory; puts the model into evaluation mode.
 
-    The model is put into evaluation mode. Raises: UserError where one is missing, or their vocabularies do not fit.
+    tokenizer: of both sides; a TranslationTokenizer of this package may hold two. Raises: UserError where the model or
+    the tokenizer is missing, or the vocabularies do not fit.
     """
     if tokenizer is None or isinstance(model, str | Path):
         raise UserError("TranslationPipeline: give a tokenizer beside the model, or load both by from_pretrained.")
@@ -160,14 +163,15 @@ def parts_in_memory(model: Any, tokenizer: Any) -> Parts:
 
 
 def _without_adapter(model: Any) -> Any:
-    """Returns the base model of a PEFT model, adapters in its layers; a PEFT model of prompts is returned itself."""
+    """Returns the base model of a PEFT model, with the adapters in its layers; any other model, and a PEFT model of
+    prompts, is returned as it is."""
     if not hasattr(model, "active_peft_config") or model.active_peft_config.is_prompt_learning:
         return model
     return model.get_base_model()
 
 
 def check_search(where: str, settings: Mapping[str, Any]) -> None:
-    """Raises UserError for a generation config that says of the search what DecodingOptions refuses."""
+    """Raises UserError for a generation config with values for the search that DecodingOptions refuses."""
     names = ["num_beams", "length_penalty", "length_normalization", "early_stopping", "max_new_tokens", "recombine"]
     names += ["max_source_tokens", "num_beam_groups"]
     said = {name: settings[name] for name in (*names, "alpha", "beta") if settings.get(name) is not None}
@@ -200,9 +204,9 @@ def _as_it_is(name: str, dtype: str, options: dict[str, Any]) -> Parts:
 
 
 def _adapted(name: str, folder: Path, dtype: str, options: dict[str, Any]) -> Parts:
-    """Loads the base model that a folder of PEFT names, with the adapter, and the folder's tokenizers if any.
+    """Loads the base model that an adapter's folder names, with the adapter, and the folder's tokenizers if any.
 
-    folder: with the small files of a Hub name, or itself.
+    folder: a folder with the small files of the model `name`.
     """
     base = read_part(folder, ADAPTER)["base_model_name_or_path"]
     if not Path(name).is_dir():
@@ -230,7 +234,7 @@ def _adapted(name: str, folder: Path, dtype: str, options: dict[str, Any]) -> Pa
 
 
 def _imported(name: str, dtype: str, options: dict[str, Any]) -> Parts | None:
-    """Loads a model as the baseline; None for one that has another architecture, or cannot be imported."""
+    """Loads a model and converts it to the baseline; None where its architecture is another or importing fails."""
     if not options.keys() <= _OF_THE_HUB:
         return None
     if read_part(fetch_small_files(name, **options), CONFIG).get("model_type") not in KNOWN:
@@ -247,7 +251,10 @@ def _imported(name: str, dtype: str, options: dict[str, Any]) -> Parts | None:
 
 
 def parts_in_int8(parts: Parts) -> Parts:
-    """Returns a copy of the model with its linear layers in int8. Raises: UserError where that cannot be."""
+    """Returns the parts with a copy of the model whose linear layers are in int8.
+
+    Raises: UserError for a model on a GPU, or one that computes with its layers' weights by itself.
+    """
     if parts.model.device.type != "cpu":
         raise UserError(f"dtype int8 is for a CPU, not for device {parts.model.device}: use bfloat16 or float16 there.")
     model: Any = int8.in_int8(parts.model)
@@ -258,7 +265,7 @@ def parts_in_int8(parts: Parts) -> Parts:
     try:
         with torch.no_grad():
             tried(input_ids=token, decoder_input_ids=token)
-    except (AttributeError, TypeError) as error:  # a rounded layer has no weight to be read
+    except (AttributeError, TypeError) as error:  # the model reads `weight`, which a rounded layer does not have
         raise UserError(
             f"dtype int8: {type(model).__name__} computes with its layers' own weights; use float32."
         ) from error
@@ -266,7 +273,7 @@ def parts_in_int8(parts: Parts) -> Parts:
 
 
 def choose_device(device: str | None) -> torch.device:
-    """Returns the device asked for, or a GPU where there is one."""
+    """Returns the device of that name; None: a GPU if there is one, else the CPU. UserError for an unknown device."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "mps" if torch.mps.is_available() else "cpu")
     try:

@@ -1,7 +1,7 @@
-"""Decoding options: what a caller may set, checked, and the keyword arguments that generate() gets from them.
+"""Decoding options: checks what a caller sets, and makes generate()'s keyword arguments of it.
 
-The command line takes its options from the same fields (`cli/options.py`): their names, help and ranges stand here, and
-this file imports neither torch nor Transformers.
+The command line makes its options of the same fields (`cli/options.py`) with their names, help and ranges; so that it
+starts fast, this file imports neither torch nor Transformers.
 
 Length normalisation (thesis, section 2.5): a finished translation of Z target subwords (end-of-sentence counted) scores
 log P(y|x) / divisor(Z), inside generate() too:
@@ -39,29 +39,29 @@ LENGTH_NORMALIZATIONS: tuple[str, ...] = get_args(LengthNormalization)
 LARGEST_EXPONENT = 10.0  # float32 holds L^10 of 5,000 tokens
 LARGEST_SEED = 2**64 - 1
 OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases")  # options that may be a list, one for each text
-CONSTRAINTS = ("terms", "force_phrases", "keep")  # on what a translation must have
-ONE_BY_ONE = ("do_sample", "mbr", "rerank", "num_return_sequences")  # what `alternatives` exclude
+CONSTRAINTS = ("terms", "force_phrases", "keep")  # options that demand something of a translation
+ONE_BY_ONE = ("do_sample", "mbr", "rerank", "num_return_sequences")  # options that cannot go with `alternatives`
 SAMPLERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma")
-CONTROL = re.compile(r"[\0-\x08\x0e-\x1f\x7f]")  # what no text has
+CONTROL = re.compile(r"[\0-\x08\x0e-\x1f\x7f]")  # control characters, refused in all texts
 REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
-OF_RERANKERS = (  # what of a search their files may say
+OF_RERANKERS = (  # decoding options that a reranker's file may set
     *("num_beams", "do_sample", *SAMPLERS, "length_penalty", "length_normalization", "early_stopping"),
     *("alpha", "beta"),
 )
-# Features of a reranker (reranking.py), and those that name a model or a command.
+# Features of a reranker (reranking.py) without an argument; FEATURES_OF: with a model or a command, KIND=...
 FEATURES_OF_FUSED = ("translation-models", "language-models")
 FEATURES = ("model", "score", "length", "coverage", *FEATURES_OF_FUSED)
 FEATURES_OF = ("translation", "reverse", "language-model", "command")
 _IDENTITY: Form = {"name": str, "files": dict}
 RERANKER: Form = {
     "features": {...: float},
-    "by?": str,  # "sentence", of files that an earlier version made
+    "by?": str,  # only in files of an earlier version; must be "sentence"
     "samples?": int,
     "decoding?": dict,
     "made_from?": {"model?": (None, _IDENTITY), "models?": {...: _IDENTITY}},
 }
 WHOLE = ("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens")
-# What numbers of a search may be, those of DecodingOptions and of generation configs alike.
+# Ranges of the numbers of a search, in DecodingOptions as in generation configs.
 NUMBERS = {
     **dict.fromkeys(WHOLE, Range(0)),
     "length_penalty": Range(-math.inf),  # see LengthPenalty
@@ -72,12 +72,12 @@ NUMBERS = {
     "min_p": Range(0, 1),
     "top_n_sigma": Range(0, above=True),
     **dict.fromkeys(("alpha", "beta", "diversity_penalty"), Range(0)),
-    "guidance_scale": Range(1, 1),  # others ask for texts without a condition, which a translation has not
+    "guidance_scale": Range(1, 1),  # other values need a model without a source
 }
 
 
 def problem_of_number(name: str, value: Any) -> str | None:
-    """Returns a message on a value that one of NUMBERS cannot have, or None."""
+    """Returns an error message where `value` is out of the range of the option `name` of NUMBERS, else None."""
     kind = Integral if name in WHOLE else Real
     if isinstance(value, bool) or not isinstance(value, kind) or not math.isfinite(value):
         return f"{name}: {value!r} is not a {'whole ' if kind is Integral else ''}number."
@@ -89,12 +89,12 @@ def problem_of_number(name: str, value: Any) -> str | None:
 class LengthPenalty:
     """A `length_penalty` for generate(): the exponent a and its formula.
 
-    Beam search (`length_penalties` in search/hypotheses.py) uses `length_penalty` in two places, the score of a
-    finished hypothesis and the bound that stops the search, both times as `length ** length_penalty`. That power of
-    this class, of a number or of a tensor, is the formula's divisor, so both follow it with no copy of the search loop.
-    It is no number itself: what takes it for one fails, and does not lose the formula.
+    Beam search (`length_penalties` in search/hypotheses.py) computes `length ** length_penalty` twice: for the score of
+    a finished hypothesis and for the bound that stops the search. With an object of this class that power, of a number
+    or a tensor, is the formula's divisor, so that both places follow the formula without a copy of the search loop. The
+    class is no subclass of float: code that needs a number fails, and does not silently drop the formula.
 
-    It is written to JSON as the plain exponent: save the formula beside it, as `length_normalization`.
+    In JSON it becomes the plain exponent: save the formula too, as `length_normalization`.
     """
 
     exponent: float
@@ -119,7 +119,7 @@ class LengthPenalty:
         """Returns the divisor of the log probability; `length` (number or tensor) counts all generated positions."""
         if self.normalization == "generate":
             return length**self.exponent
-        # The bound is also asked for when only the language code is there: Z is at least 1.
+        # The bound is also computed when only the forced language code is generated: Z is then set to 1.
         z = length - self.uncounted
         z = max(z, 1) if isinstance(z, int | float) else z.clamp(min=1)
         if self.normalization == "length+1":
@@ -128,7 +128,7 @@ class LengthPenalty:
 
     __rpow__ = divisor
 
-    def __gt__(self, other: float) -> bool:  # a search asks whether more than 0 favours long translations
+    def __gt__(self, other: float) -> bool:  # for the search's `length_penalty > 0`
         return self.exponent > other
 
     def __float__(self) -> float:
@@ -153,8 +153,8 @@ def early_stopping_of(word: str) -> bool | str:
 
 
 def option(help: str, *names: str, panel: str = SEARCH, default: Any = None, **more: Any) -> Any:
-    """Makes a field of DecodingOptions that the command line shows too: under the heading `panel`, by the field's name
-    with dashes unless `names` are given. `more`: min and max of a whole number, metavar, parser, choices."""
+    """Makes a field of DecodingOptions that is an option of the command line too, under the heading `panel`, named as
+    the field with dashes unless `names` are given. `more`: min and max of a whole number, metavar, parser, choices."""
     return field(default=default, metadata={"help": help, "names": names, "panel": panel, **more})
 
 
@@ -200,13 +200,13 @@ def _read_terms(path: Path) -> dict[str, list[str]]:
     return terms
 
 
-MOST_WEIGHT = 1e6  # of a feature: sums of larger ones are rounded away or infinite
+MOST_WEIGHT = 1e6  # largest weight of a feature: larger weights would make sums inexact or infinite
 
 
 def checked_reranker(given: Any) -> dict[str, Any]:
-    """Returns the content of a reranker's file, or of a mapping of the same form.
+    """Returns the checked content of a reranker's file, or of a mapping of the same form.
 
-    Raises: UserError for no such file, another content, or a feature that there is not.
+    Raises: UserError for a missing file, another content, or an unknown feature.
     """
     where = str(given) if isinstance(given, str | Path) else "rerank"
     if isinstance(given, str | Path) and not Path(given).is_file():
@@ -246,7 +246,7 @@ class DecodingOptions:
     prefix: str | None = option(
         'Put before every source as it is (T5: "translate English to German: ").', panel=LANGUAGES
     )
-    # A text for all, or one for each, which may be a tuple with one for each of its sentences; lexical_constraints.py.
+    # A str for all texts, or a list with an entry for each text: a str, or a tuple with a str for each sentence.
     target_prefix: str | Sequence[Any] | None = option(
         "The translation begins with this, also in the middle of a word; a space at its end ends the word.",
         metavar="TEXT",
@@ -259,7 +259,7 @@ class DecodingOptions:
         parser=str,
     )
     terms_ignore_case: bool = option("Find terms in a text in capitals and small letters alike.", default=False)
-    # A text for all, or one for each; lexical_constraints.py.
+    # A str for all texts, or a list with an entry for each text; lexical_constraints.py.
     force_phrases: str | Sequence[Any] | None = option(
         "The translation has this; several phrases have tabs between them, alternatives |||. Needs --beams.",
         "--must",
@@ -280,18 +280,18 @@ class DecodingOptions:
         choices=tuple(PATTERNS),
     )
     num_beams: int | None = option("Beam size; 1 is greedy.", "--beams", "-b", min=1)
-    # Where it is given, the result is lists of Hypothesis, with scores.
+    # If given, a call returns for each text a list of Hypothesis, with scores.
     num_return_sequences: int | None = option(
         "An n-best list of so many translations of each text, with their scores.", "--n-best", "-n", panel=OUTPUT, min=1
     )
-    # The result is lists of Alternative.
+    # If given, a call returns for each text a list of Alternative.
     alternatives: int | None = option(
         "Of each text the so many likeliest next words behind --target-prefix, with their probabilities, and the "
         "translation with each; with --jsonl.",
         panel=OUTPUT,
         min=1,
     )
-    # The result is lists of Hypothesis, too, each with its alignment (alignments.py).
+    # If True, a call returns lists of Hypothesis, each with its alignment (alignments.py).
     alignments: bool = option(
         "Which word of the source each word of the translation is linked to: '0-0 1-2', words counted from 0, behind "
         "the translation.",
@@ -299,7 +299,7 @@ class DecodingOptions:
         panel=OUTPUT,
         default=False,
     )
-    # The result is lists of Hypothesis, too, each with its confidence and those of its words (confidence.py).
+    # If True, a call returns lists of Hypothesis, each with its confidence and its words' (confidence.py).
     confidence: bool = option(
         "How sure the model is of each translation and word, 0 to 1, with --jsonl. The model must be calibrated.",
         panel=OUTPUT,
@@ -390,7 +390,7 @@ class DecodingOptions:
         min=2,
         max=10_000,
     )
-    # A name, a command or a function (minimum_risk.py).
+    # The name of a utility, a command or a function (minimum_risk.py).
     utility: str | Callable[..., Any] | None = option(
         "Of --mbr, what is likeness: chrf, chrf-pairwise, bleu, embeddings=MODEL (cosines of sentence embeddings), or "
         "a command that reads lines of source, candidate and reference with tabs between them and writes numbers.",
@@ -398,7 +398,7 @@ class DecodingOptions:
         parser=str,
         choices=("chrf", "chrf-pairwise", "bleu"),
     )
-    # The name of a file, or what it holds; reranking.py.
+    # The name of a reranker's file, or its content as a dict (reranking.py).
     rerank: Mapping[str, Any] | str | None = option(
         "Score the candidates, all beams or samples, anew by the features and weights of this file, of hf-mlnmt model "
         "reranker. It says how many there are, unless --beams or --sample does.",
@@ -410,8 +410,8 @@ class DecodingOptions:
     generate: dict[str, Any] = field(default_factory=dict)  # anything else that generate() takes
 
     def with_keywords(self, keywords: Mapping[str, Any]) -> DecodingOptions:
-        """Returns these options with others in their place; names that are not fields go to generate(), which refuses
-        those it does not know."""
+        """Returns a copy of these options with values replaced by `keywords`; those that name no field are added to
+        `generate`, for model.generate(), which refuses unknown names."""
         own = {item.name: keywords[item.name] for item in fields(self) if item.name in keywords}
         rest = {name: value for name, value in keywords.items() if name not in own}
         return replace(self, **{**own, "generate": {**own.get("generate", self.generate), **rest}})
@@ -440,12 +440,12 @@ class DecodingOptions:
         LengthPenalty(self.length_penalty or 0.0, self.length_normalization or "generate")
         for name in (item.name for item in fields(self) if "min" in item.metadata):
             if (number := getattr(self, name)) is not None:
-                object.__setattr__(self, name, int(number))  # it may be a number of numpy's
+                object.__setattr__(self, name, int(number))  # numpy's integers become int
         if self.repetition_penalty is not None:
-            object.__setattr__(self, "repetition_penalty", float(self.repetition_penalty))  # generate() takes no int
+            object.__setattr__(self, "repetition_penalty", float(self.repetition_penalty))  # generate() refuses int
 
     def _take_reranker(self) -> None:
-        """Reads the reranker, and takes the search that it was made for unless another is asked for."""
+        """Reads the reranker's file and, unless num_beams or do_sample is given, sets the options it was made with."""
         object.__setattr__(self, "rerank", content := checked_reranker(self.rerank))
         for name, value in content.get("decoding", {}).items() if self.num_beams is None and not self.do_sample else ():
             if name not in OF_RERANKERS:
@@ -535,7 +535,7 @@ class DecodingOptions:
 
     @property
     def in_lists(self) -> bool:
-        """Returns whether the result of a text is a list of Hypothesis."""
+        """Returns whether a call returns a list of Hypothesis for each text, instead of a string."""
         return bool(self.num_return_sequences or self.alternatives) or self.alignments or self.confidence
 
     @property
@@ -545,8 +545,8 @@ class DecodingOptions:
 
     @property
     def samples(self) -> int | None:
-        """Returns how many samples of each sentence are candidates (mbr, rerank); None: the beams are, or none."""
-        if isinstance(self.rerank, Mapping) and self.do_sample:  # a file has been read
+        """Returns how many samples of a sentence mbr or rerank chooses among; None where it chooses among beams."""
+        if isinstance(self.rerank, Mapping) and self.do_sample:  # always a mapping after __post_init__
             return int(self.rerank.get("samples", 64))
         return self.mbr if (self.num_beams or 1) == 1 else None
 
@@ -556,7 +556,8 @@ class DecodingOptions:
         return bool(self.samples) or (self.do_sample and self.draws != "text")
 
     def beams(self, model: Any) -> int:
-        """Returns the beam size: as asked, else the model's own; 1 when sampling."""
+        """Returns the beam size: num_beams, else 1 for sampling and mbr, else the model's own; where num_beams is not
+        given, or without_replacement, at least num_return_sequences."""
         if self.without_replacement:
             return max(self.num_beams or 1, self.num_return_sequences or 1)
         if self.num_beams or self.do_sample or self.mbr:
@@ -564,7 +565,7 @@ class DecodingOptions:
         return max(model.generation_config.num_beams or 1, self.num_return_sequences or 1)
 
     def penalty(self, model: Any, direction: Direction) -> LengthPenalty:
-        """Returns the length penalty with its formula."""
+        """Returns the length penalty, exponent and formula: as given, else as the model's generation config says."""
         config = model.generation_config
         exponent = self.length_penalty if self.length_penalty is not None else config.length_penalty
         formula = self.length_normalization or getattr(config, "length_normalization", None) or "generate"
@@ -581,7 +582,7 @@ class DecodingOptions:
         for name in CONSTRAINTS:
             if getattr(self, name) and beams == 1:
                 raise OptionError(f"{name}: need a beam search; say num_beams (--beams) too, of 4 or more.")
-        # Where draws are by text, their processor leaves only one token to choose.
+        # With draws by text generate() searches greedily: TextDraws makes the drawn token's score infinite.
         sampled = bool(self.samples) or (self.do_sample and not self.draws_by_text)
         arguments: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n, "do_sample": sampled}
         if beams > 1:
@@ -589,11 +590,11 @@ class DecodingOptions:
         if self.early_stopping is not None:
             arguments["early_stopping"] = self.early_stopping
         if sampled and model.generation_config.top_k is None:
-            arguments["top_k"] = 0  # the whole distribution; Transformers would take the 50 likeliest without a word
+            arguments["top_k"] = 0  # all tokens; Transformers' default is the 50 likeliest
         for name in SAMPLERS:
             if sampled and name != "top_n_sigma" and getattr(self, name) is not None:
                 arguments[name] = getattr(self, name)
-        if self.draws == "row" or (self.samples and hasattr(model, "logits_are_scores")):  # our own search knows it
+        if self.draws == "row" or (self.samples and hasattr(model, "logits_are_scores")):  # only our search has it
             arguments["draws"] = "row"
         if self.without_replacement:
             arguments["without_replacement"] = True
@@ -624,7 +625,7 @@ class DecodingOptions:
             yield "num_beam_groups: say diversity_penalty too, above 0 (0.5), or all groups find the same."
 
     def scales(self, model: Any) -> dict[str, float]:
-        """Returns a fused model's alpha and beta: as asked, else as its generation config says; of others nothing."""
+        """Returns alpha and beta of a fused model: as given, else as in its generation config; {} for other models."""
         asked = {name: getattr(self, name) for name in ("alpha", "beta") if getattr(self, name) is not None}
         if not hasattr(model, "factors"):
             if asked:
@@ -641,8 +642,10 @@ class DecodingOptions:
         return scales
 
     def _length_limit(self, model: Any) -> dict[str, int]:
-        """Returns the longest translation: as asked, else as the generation config says within the model's positions,
-        for Transformers stops at 20 tokens unless told. Raises: UserError for more than there are positions."""
+        """Returns max_new_tokens as an argument: as given; {} where the generation config has a limit within the
+        model's positions; else the model's positions less one, since Transformers' default is 20 tokens.
+
+        Raises: UserError for more tokens than positions, or a min_new_tokens above the limit."""
         config, positions, asked = model.generation_config, positions_of(model.config), self.max_new_tokens
         usual = config.max_new_tokens or (None if config.max_length is None else config.max_length - 1)
         limit = {"max_new_tokens": (getattr(model.config, "max_position_embeddings", None) or 513) - 1}
@@ -665,13 +668,13 @@ def of_texts(options: DecodingOptions) -> dict[str, Any]:
 
 
 def longest_translation(model: Any, arguments: dict[str, Any]) -> int:
-    """Returns how many tokens are generated at most, forced ones included."""
+    """Returns the largest number of tokens that generate() generates with these arguments, forced tokens included."""
     config = model.generation_config
     limit = arguments.get("max_new_tokens") or config.max_new_tokens
     return limit or arguments.get("max_length", config.max_length) - 1
 
 
 def forced_first(model: Any, direction: Direction) -> bool:
-    """Returns whether the first generated token is forced (a language code): it is no part of the translation."""
+    """Returns whether the first generated token is forced: a language code, which is no part of the translation."""
     forced = direction.generate.get("forced_bos_token_id", model.generation_config.forced_bos_token_id)
     return forced is not None

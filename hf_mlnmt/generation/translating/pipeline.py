@@ -1,13 +1,13 @@
 """TranslationPipeline: texts in, translations out, for our models and Marian, M2M100/NLLB, mBART and T5.
 
-1. A text is cut at line ends, with split="sentences" (the verb's default) into sentences, and what is too long to fit
-   (segments.py).
-2. The pieces get what a direction puts before them (directions.py) and are encoded.
-3. Batches, the longest pieces first, go through model.generate() (batches.py). With `mbr` or `rerank` the best of the
-   candidates is chosen (choosing/).
-4. Ids become text, with confidences if they are asked for (confidence.py); pieces are joined (call.py).
+1. Texts are cut at line ends, with split="sentences" (the default of `hf-mlnmt translate`) also into sentences;
+   pieces that are too long for the model are cut further (segments.py).
+2. Pieces are encoded, with the prefix that tells the model the languages (directions.py).
+3. Batches of pieces, the longest first, are searched by model.generate() (batches.py). With `mbr` or `rerank` the best
+   of the candidates is chosen (choosing/).
+4. Ids are decoded to text, with confidences if asked for (confidence.py), and pieces are joined (call.py).
 
-call.py goes through the stages, searching.py does 3 and 4 for one batch; the options are one object (options.py).
+call.py runs all stages, searching.py stages 3 and 4 of one batch; options.py has the options.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ class TranslationPipeline:
     """
 
     def __init__(self, model: Any, tokenizer: Any = None, name: str = "") -> None:
-        """Takes a model (with an adapter, quantised) and its tokenizer in memory, or the `Parts` of a system.
+        """Makes a pipeline of a model in memory, also quantised or with an adapter, and its tokenizer, or of `Parts`.
 
-        Raises: UserError where one of the two is missing, or they do not belong together.
+        Raises: UserError where model or tokenizer is missing, or their vocabularies do not fit.
         """
         self.name = name
         self._choosers: dict[Any, Any] = {}
         self.parts = model if isinstance(model, Parts) else parts_in_memory(model, tokenizer)
 
     def chooser(self, options: DecodingOptions) -> MinimumRisk | Reranker | None:
-        """Returns the chooser among a sentence's candidates, loaded once; None: the search's best is taken."""
+        """Returns the object that chooses among a sentence's candidates, loaded once; None without mbr and rerank."""
         device = str(self.model.device)
         key: tuple[Any, ...]
         make: Callable[[], MinimumRisk | Reranker]
@@ -68,7 +68,7 @@ class TranslationPipeline:
             utility, language = options.utility or "chrf", options.target_language
             key, make = (utility, language), partial(MinimumRisk, utility, device, language)
         elif options.rerank:
-            source, target = direction_of(self.name) or (None, None)  # of a model that is not told them
+            source, target = direction_of(self.name) or (None, None)  # for models without language codes
             languages = options.source_language or source, options.target_language or target
             content: Any = options.rerank
             key, make = (digest(content), *languages), partial(Reranker, content, self.name, device, languages)
@@ -80,7 +80,7 @@ class TranslationPipeline:
 
     @property
     def model(self) -> Any:
-        """Returns the model that translates; another one may be put in its place."""
+        """Returns the model that translates; can be set."""
         return self.parts.model
 
     @model.setter
@@ -97,15 +97,15 @@ class TranslationPipeline:
         fast: bool = True,
         **options: Any,
     ) -> TranslationPipeline:
-        """Loads a local folder or a Hub name; `options` go to Transformers (revision, trust_remote_code...).
+        """Loads a model from a local folder or a Hub name; options: from_pretrained's (revision...).
 
         Args:
-            device: default: a GPU where there is one, but a CPU for int8.
+            device: default: a GPU where there is one, but the CPU for int8.
             dtype: auto (as saved), float32, bfloat16, float16; int8: the weights of linear layers rounded.
-            fast: a MarianMTModel, M2M100, NLLB, BART or mBART becomes this package's baseline, as by import_model, with
-                the same outputs; False leaves it as it is.
+            fast: convert MarianMTModel, M2M100, NLLB, BART and mBART to this package's baseline, as by import_model,
+                with the same outputs and a faster generate().
 
-        Raises: UserError when it cannot be loaded.
+        Raises: UserError when the model cannot be loaded.
         """
         return cls(load(str(name), device, dtype, fast=fast, **options), None, str(name))
 
@@ -117,13 +117,13 @@ class TranslationPipeline:
     def __call__(self, texts: str | Iterable[str], decoding: DecodingOptions = USUAL, **options: Any) -> Any:
         """Translates one text or many; options are fields of DecodingOptions (or `decoding`), others go to generate().
 
-        Returns a string for each text (one string for one string). With `num_return_sequences=n`, a list of n
-        Hypothesis for each text instead, best first; with `alignments=True` too (of one, unless n is given). Empty
-        texts stay empty; order is kept.
+        Returns a string for each text, in the order of the texts (one string for one string); an empty text has an
+        empty translation. With `num_return_sequences=n`, `alignments`, `confidence` or `alternatives`: a list of
+        Hypothesis for each text instead, best first (of one Hypothesis unless n or `alternatives` says more).
 
-        `target_prefix` may be a list, one for each text, and so may `source_language` and `target_language`: texts of
-        one pair are translated together. What generate() takes a row of for each text (`decoder_input_ids`), has the
-        rows in the texts' order.
+        `target_prefix`, `force_phrases`, `bad_phrases`, `source_language` and `target_language` may be lists with an
+        entry for each text; texts of one language pair are translated together. Arguments of generate() with a row for
+        each text (`decoder_input_ids`) have the rows in the texts' order.
         """
         if isinstance(texts, str):
             return self([texts], decoding, **options)[0]
@@ -138,10 +138,10 @@ class TranslationPipeline:
     def score(
         self, texts: Sequence[str], translations: Sequence[str], decoding: DecodingOptions = USUAL, **options: Any
     ) -> list[Scored]:
-        """Scores a given translation of each text, taken whole, as a search would score it.
+        """Scores a given translation of each text, uncut, as a search would score it.
 
-        options: languages, length_penalty and length_normalization.
-        Raises: UserError for other numbers of texts, and texts longer than the model reads.
+        options: languages, prefix, length_penalty and length_normalization.
+        Raises: UserError for fewer or more translations than texts, texts longer than the model reads, a fused model.
         """
         texts, translations = list(_checked(texts)), list(_checked(translations))
         if len(texts) != len(translations):
@@ -160,7 +160,7 @@ class TranslationPipeline:
         return found
 
     def _by_pairs(self, texts: list[str], decoding: DecodingOptions) -> list[Any]:
-        """Translates each text between its own two languages, in order."""
+        """Translates each text between its own two languages; returns the results in the order of the texts."""
         codes: list[Any] = []
         for name in NAMES:
             side = getattr(decoding, name)
@@ -181,10 +181,10 @@ class TranslationPipeline:
         return results
 
     def stream(self, texts: Iterable[str], window: int = 2048, **options: Any) -> Iterator[Any]:
-        """Translates without holding everything in memory: results come in order, after every `window` texts.
+        """Translates an iterable of any length in windows of `window` texts; yields the results in order.
 
-        `window=1` gives each translation before the next text is read; larger windows fill batches better, and on a GPU
-        the next one is read while it translates.
+        With `window=1` each translation is yielded before the next text is read. Larger windows fill batches better,
+        and on a GPU the next window is read during the search of a window.
         """
         iterator = iter(_checked(texts))
         groups = iter(lambda: list(islice(iterator, window)), [])
@@ -198,11 +198,11 @@ class TranslationPipeline:
         decoding: DecodingOptions = USUAL,
         **options: Any,
     ) -> list[Hypothesis]:
-        """Returns the best hypothesis of each text; they are lines `first_line` and so on of something longer.
+        """Returns the best hypothesis of each text, the lines `first_line` and so on of a longer text.
 
-        With `draws="text"` and a seed a line's draws are the same however the lines are cut up into calls. `update` is
-        called with the number of texts done. Scores and log probabilities are 0 unless num_return_sequences=1 is
-        given: they cost a pass through the model.
+        With `draws="text"` a line's random draws depend on the seed and its number alone, not on how lines are cut up
+        into calls. `update` is called with the number of texts done. Scores and log probabilities are 0 unless
+        num_return_sequences=1 is given: they need one more forward pass.
         """
         call = TranslationCall(self, decoding.with_keywords(options), first_line)
         return [best[0] for best in call.translate(texts, first_line, update)]
@@ -226,24 +226,23 @@ class TranslationPipeline:
 
 
 class Translate:
-    """A function that adds a column of translations to batches of columns, {name: list or numpy array}, for `datasets`
-    and Ray Data.
+    """Callable for `datasets` and Ray Data that adds a column of translations to a batch, {column: list or array}.
 
     >>> dataset.map(Translate("runs/demo/average", num_beams=5), batched=True)
     >>> dataset.map_batches(Translate, fn_constructor_args=["runs/demo/average"], concurrency=4)
 
-    The model is loaded at the first batch, once a process. A pickled Translate holds no model, only its name, the
-    options and a digest of the model's files, by which `datasets` knows whether it did this before.
+    The model is loaded at the first batch, once in each process. A pickled Translate holds no model, only its name, the
+    options and a digest of the model's files, from which `datasets` computes the fingerprint of its cache.
 
     Args:
         model: a folder or a Hub name.
-        column: of the texts; None: "text", or the only column of texts.
-        into: the new column, which may be `column` itself. A text for each text, or with num_return_sequences the list
-            of its translations, best first. Empty texts stay empty, None stays None.
+        column: name of the column of texts; None: "text", or the only column of texts.
+        into: name of the new column, which may be `column` itself: a string for each text, or with num_return_sequences
+            a list of translations, best first; an empty text has an empty one, None has None.
         device, dtype, revision, trust_remote_code: as in TranslationPipeline.from_pretrained.
-        options: the fields of DecodingOptions, others go to generate().
+        options: fields of DecodingOptions; all others go to generate().
 
-    Raises: UserError for options that cannot be, and later for a model or a batch that cannot be read.
+    Raises: UserError for bad options, and at the first batch for a model or a batch that cannot be read.
     """
 
     def __init__(
@@ -265,7 +264,7 @@ class Translate:
         self.loading |= {"trust_remote_code": True} if trust_remote_code else {}
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the batch and its translations."""
+        """Returns the batch with the column of translations."""
         column = self._column(batch)
         if self.into in batch and self.into != column:
             raise UserError(f"into: the batch has a column {self.into!r} already. Give the translations another name.")
@@ -299,7 +298,7 @@ class Translate:
 
     @cached_property
     def content(self) -> str:
-        """Returns a digest of the model's files in a folder, or the commit of what a name on the Hub means."""
+        """Returns a digest of the model's files if it is a folder, or the commit of a model on the Hub."""
         folder = fetch_small_files(self.model, revision=self.loading.get("revision"))
         return digest(sha256_of_files(folder, MODEL_FILES)) if Path(self.model).is_dir() else folder.name
 
@@ -310,7 +309,7 @@ def _loaded(model: str, content: str, **loading: Any) -> TranslationPipeline:
 
 
 def _checked(texts: Any) -> Iterable[str]:
-    """Returns the texts. Raises: UserError for what is neither a text nor several."""
+    """Returns an iterable of texts, of one string too. Raises: UserError for an object of another type."""
     if isinstance(texts, Mapping | bytes) or not isinstance(texts, Iterable):
         raise UserError(f"texts: give a string or several, not an object of type {type(texts).__name__}.")
     return [texts] if isinstance(texts, str) else texts
@@ -318,7 +317,8 @@ def _checked(texts: Any) -> Iterable[str]:
 
 @contextmanager
 def progress_bar(total: int | None, shown: bool = True) -> Iterator[Callable[[int], None]]:
-    """Context manager: a bar on standard error, if that is a terminal; yields a function that advances it."""
+    """Context manager that shows a progress bar on standard error, if that is a terminal and `shown`; yields a function
+    that advances the bar by a number of texts."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
         yield partial(bar.advance, bar.add_task("", total=total))

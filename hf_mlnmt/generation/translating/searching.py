@@ -1,6 +1,6 @@
-"""Search of one batch of pieces: its rules, generate(), the choice among candidates, ids as text.
+"""Search of one batch of pieces: logits processors, generate(), choice among candidates, decoding of ids to text.
 
-Draws with `draws="text"` follow from (seed, text, piece, position) alone, whatever batch a text is in.
+With `draws="text"` random draws depend on (seed, text, piece, position) alone, not on the batch that a text is in.
 """
 
 from __future__ import annotations
@@ -64,19 +64,20 @@ if TYPE_CHECKING:
     from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
 
 logger = logging.getLogger(__name__)
-LONGEST_WORD = 24  # tokens
-Between = Callable[[], bool] | None  # true: nobody waits for the batch any more, and its search ends with Abandoned
-# Options of a search for translations that one for words does not have.
+LONGEST_WORD = 24  # tokens that a search for next words generates at most after the prefix
+Between = Callable[[], bool] | None  # returns True where nobody waits for the batch any more: its search is Abandoned
+# Arguments of generate() that a search for next words (`_next_words`) leaves out.
 OF_BEAMS = ("recombine", "num_beam_groups", "diversity_penalty", "min_new_tokens", "max_length")
 
 
 class TextDraws(LogitsProcessor):
-    """Logits processor that draws the next token of each row by the row's own random numbers, for a greedy search.
+    """Logits processor that draws each row's next token by the row's own random numbers and makes its score infinite,
+    so that greedy search selects the drawn token.
 
-    The token is the first one at which the cumulated probabilities pass the number (inversion): one number is drawn a
-    token, not one for each entry of the vocabulary. The chosen token's score is infinite.
+    The token is the first one at which the cumulated probabilities pass the random number (inversion): each token
+    needs one random number, not one for each entry of the vocabulary.
 
-    places: (number of the text, number of the piece in it) of each row.
+    places: (number of the text, number of the piece in the text) of each row.
     """
 
     def __init__(
@@ -105,32 +106,32 @@ class TextDraws(LogitsProcessor):
         return scores.scatter(1, tokens.clamp(max=scores.shape[1] - 1), torch.inf)
 
     def keep_rows(self, rows: Tensor) -> None:
-        """Keeps these rows alone: sentences that have ended leave the search."""
+        """Keeps the random keys of these rows alone, when the search drops sentences that have ended."""
         self.keys = self.keys[rows.cpu().numpy()]
 
 
 def unit_interval(keys: np.ndarray, position: int) -> np.ndarray:
-    """Returns a number in [0, 1) for each key at a position of its text: float64 (keys,), of 53 bits."""
+    """Returns a random number in [0, 1) for each key, which follows from key and position: float64 (keys,), 53 bits."""
     return (mixed(keys + np.uint64(position)) >> np.uint64(11)) * 2.0**-53
 
 
 class Pending:
-    """The hypotheses of each piece of a batch, best first, of which another thread may still be reading parts."""
+    """The result of a batch's search, parts of which another thread may still be decoding."""
 
     def __init__(self, *parts: Callable[[], list[list[Hypothesis]]]):
         self.parts = parts
 
     def result(self) -> list[list[Hypothesis]]:
-        """Waits for the hypotheses and returns them."""
+        """Waits for the other thread; returns the hypotheses of each piece of the batch, best first."""
         return [ranked for wait in self.parts for ranked in wait()]
 
 
 class BatchSearch:
-    """Works out the settings of a call once, and searches batches of its pieces: ids in, hypotheses out."""
+    """Derives the settings of a translation call once, then searches batches of pieces: source ids to hypotheses."""
 
     def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions, first_line: int = 1):
         self.pipeline, self.first_line, self.options, self.name = pipeline, first_line, options, pipeline.name
-        # A prefix of the caller's own stands in for the languages.
+        # A prefix of the caller's own tells the model the languages: the options of languages are then ignored.
         languages = (None, None) if options.prefix else (options.source_language, options.target_language)
         parts, way = pipeline.parts.between(*languages, self.name)
         self.parts = parts
@@ -140,7 +141,7 @@ class BatchSearch:
         self.encoder = TextEncoder(parts.tokenizers, way, options.prefix, limit)
         self.arguments = options.generation_arguments(parts.model, way)
         self.longest = longest_translation(parts.model, self.arguments)
-        self.searched = self.arguments["num_return_sequences"]  # for each sentence
+        self.searched = self.arguments["num_return_sequences"]  # candidates of each sentence, before the choice
         self.chooser = pipeline.chooser(options)
         self.count = options.num_return_sequences or 1 if self.chooser else self.searched
         width = max(self.arguments["num_beams"], self.searched, 2) * (options.alternatives or 1)
@@ -149,7 +150,7 @@ class BatchSearch:
         self.skipped = int(forced_first(parts.model, way))
         ends = settings.eos_token_id
         self.ends = set(ends if isinstance(ends, list) else [ends])
-        # Nobody else calls it, as a thread may.
+        # A thread that decodes during the search needs a tokenizer which no other thread calls.
         self.target = own_copy(parts.target) if self.ahead else parts.target
         self.processing = parts.target_processing
         self.calibration = Calibration.of(settings)
@@ -157,7 +158,7 @@ class BatchSearch:
             raise OptionError(f"confidence: {self.name or 'the model'} is not calibrated: hf-mlnmt model calibrate.")
         first = [self.arguments.get("forced_bos_token_id", settings.forced_bos_token_id)] if self.skipped else []
         self.constraints = TextConstraints(options, parts, self.encoder, first_line, first, self.ends, self.longest)
-        self.quotes = True  # `report` names what a user gave, which a server's log does not
+        self.quotes = True  # whether warnings quote unmet terms; a server, whose log quotes no user, sets False
         if (said := parts.source.init_kwargs.get(EXPECTS)) is not None:
             logger.warning("%s expects text that is cut: %s", self.name or "the model", said)
         if settings.do_sample and not options.do_sample:
@@ -171,15 +172,15 @@ class BatchSearch:
 
     @cached_property
     def ahead(self) -> bool:
-        """Tells whether another thread encodes texts and reads results during a search: on a GPU."""
+        """Returns whether another thread encodes texts and decodes results during a search: True on a GPU."""
         return runs_alone(self.parts.model)
 
     def search(self, inputs: Sequence[EncodedPiece], between: Between = None, beside: Any = None) -> Pending:
-        """Searches a batch; it is halved where memory does not suffice.
+        """Searches a batch of pieces; where memory does not suffice, one half after the other.
 
         Args:
             between: called between steps of generate(); on a GPU, or for one sentence in C, once before all steps.
-            beside: an executor that reads the results.
+            beside: an executor of one thread that decodes the results, where decoding is all that is left to do.
         """
         try:
             if self.options.alternatives:
@@ -196,14 +197,15 @@ class BatchSearch:
         return Pending(*(self.search(part, between, beside).result for part in (inputs[:half], inputs[half:])))
 
     def _found(self, inputs: Sequence[EncodedPiece], between: Between, beside: Any = None) -> Pending:
-        """Searches a batch, with what translations must have where that can be met, and reads its hypotheses."""
+        """Searches a batch under its constraints, and pieces for which that finds nothing once more without demands;
+        returns hypotheses with all that the options ask for."""
         options, asked = self.options, [self.constraints.demands(piece) for piece in inputs]
         rows, arguments = self._rows(inputs, asked if any(asked) else None, between)
         if failed := [i for i, row in enumerate(rows) if not row]:
             others, _ = self._rows([inputs[i] for i in failed], None, between)
             for i, row in zip(failed, others, strict=True):
                 rows[i] = row
-        alone = not (any(asked) or options.alignments or self.chooser or options.keep)  # nothing is to be done after it
+        alone = not (any(asked) or options.alignments or self.chooser or options.keep)  # only decoding is left to do
         if alone and beside is not None:
             return Pending(beside.submit(self._decode, rows).result)
         hypotheses = self._decode(rows)
@@ -232,7 +234,7 @@ class BatchSearch:
     def _rows(
         self, inputs: Sequence[EncodedPiece], asked: list[list[Demand]] | None, between: Between
     ) -> tuple[list[list[Generated]], dict[str, Any]]:
-        """Searches a batch; returns the translations that have all that is asked, and generate()'s arguments."""
+        """Searches a batch; returns each piece's translations that meet its demands, and generate()'s arguments."""
         options, numbers = self.options, [piece.line - self.first_line for piece in inputs]
         draws = self.searched if PREFIX_BY_ROW and self.arguments["num_beams"] == 1 else 1
         arguments = arguments_of_texts(self.arguments, numbers, draws)
@@ -251,18 +253,18 @@ class BatchSearch:
         rows = generate(self.parts, [piece.ids for piece in inputs], arguments, self.skipped, scored)
         for row, demands in zip(rows, asked or [], strict=asked is not None):
             met = [each for each in row if all(times_in(each.ids, demand.ids) >= demand.times for demand in demands)]
-            row[:] = met + met[-1:] * (len(row) - len(met))  # the last one again until there are n
+            row[:] = met + met[-1:] * (len(row) - len(met))  # the last translation is repeated up to the number of all
         return rows, arguments
 
     def _restored(
         self, inputs: Sequence[EncodedPiece], rows: list[list[Generated]], hypotheses: list[list[Hypothesis]]
     ) -> list[list[Hypothesis]]:
-        """Puts the kept parts of the source into the hypotheses; by alignments where their places are unclear."""
+        """Puts the source's kept parts into the hypotheses, at places found by alignment where these are unclear."""
         unclear = [i for i, piece in enumerate(inputs) if self.constraints.is_unclear(piece, hypotheses[i])]
         if unclear and not self.options.alignments:
             some, numbers = [inputs[i] for i in unclear], [inputs[i].line - self.first_line for i in unclear]
             arguments = arguments_of_texts(self.arguments, numbers)
-            with suppress(UserError):  # of a model whose attention says nothing, by positions
+            with suppress(UserError):  # a model without such attention: `with_parts` then goes by relative positions
                 aligned = self._aligned(some, [rows[i] for i in unclear], [hypotheses[i] for i in unclear], arguments)
                 hypotheses = [*hypotheses]
                 for i, of_input in zip(unclear, aligned, strict=True):
@@ -279,7 +281,7 @@ class BatchSearch:
         hypotheses: list[list[Hypothesis]],
         arguments: dict[str, Any],
     ) -> tuple[list[list[Generated]], list[list[Hypothesis]]]:
-        """Returns the best candidates of each input, with the scores that they were chosen by."""
+        """Returns the ids of the best candidates of each input, and their hypotheses with the chooser's scores."""
         assert self.chooser is not None
         own = self._own_features(self.chooser.names, [piece.ids for piece in inputs], rows, arguments)
         chosen = self.chooser.choose([piece.text for piece in inputs], hypotheses, self.count, own)
@@ -289,7 +291,8 @@ class BatchSearch:
     def _own_features(
         self, names: Sequence[str], ids: list[list[int]], rows: list[list[Generated]], arguments: dict[str, Any]
     ) -> dict[str, list[float]]:
-        """Returns the features, of all rows one after the other, for which the model reads each candidate once more."""
+        """Computes the features that need one more forward pass over each candidate; returns for each name a list of
+        values, the candidates of all inputs one after the other."""
         own: dict[str, list[float]] = {}
         if "coverage" in names:
             weights = attention_over_source(self.attention, self.parts, ids, rows, arguments)
@@ -309,7 +312,7 @@ class BatchSearch:
 
     @cached_property
     def attention(self) -> SourceAttention:
-        """Returns the attention that alignments are read off."""
+        """Returns the module that computes attention over the source, made at its first use, for alignments."""
         return SourceAttention(self.parts.model, self.name)
 
     def _aligned(
@@ -319,7 +322,7 @@ class BatchSearch:
         hypotheses: list[list[Hypothesis]],
         arguments: dict[str, Any],
     ) -> list[list[Hypothesis]]:
-        """Adds alignments to the hypotheses, for which the model reads each translation once more."""
+        """Returns the hypotheses with alignments, by one more forward pass over each translation."""
         parts = self.parts
         all_weights = attention_over_source(self.attention, parts, [piece.ids for piece in inputs], rows, arguments)
         aligned = []
@@ -358,7 +361,7 @@ class BatchSearch:
         return Hypothesis(text, score, log_probability, length, finished)
 
     def _alternatives(self, inputs: Sequence[EncodedPiece], between: Between) -> list[list[Hypothesis]]:
-        """Searches for the next words of each piece, then for the translation with each."""
+        """Searches for the likeliest next words of each piece, then for the best translation with each such word."""
         found = self._next_words(inputs, between)
         with_word = [piece._replace(begins=asked) for piece, words in zip(inputs, found) for _, _, asked in words]
         best = iter(self._found(with_word, between).result() if with_word else [])
@@ -369,10 +372,10 @@ class BatchSearch:
 
     @torch.inference_mode()
     def _next_words(self, inputs: Sequence[EncodedPiece], between: Between) -> list[list[tuple[str, float, Asked]]]:
-        """Returns of each piece its likeliest next words, their probabilities, and the prefixes with them.
+        """Returns for each piece its likeliest next words: (word, probability, prefix with the word appended).
 
-        A beam search over subwords, twice as wide as words are wanted, that ends where the words do. Subwords that
-        spell the same word count together.
+        They come from a beam search over subwords with twice as many beams as words are wanted, whose hypotheses end
+        where their word ends. Probabilities of hypotheses that spell the same word are added.
         """
         model, spelling, wanted = self.parts.model, spelling_of(self.parts.target), self.options.alternatives or 0
         asked, width = [self.constraints.beginning(piece) for piece in inputs], max(2 * wanted, 4)
@@ -388,7 +391,7 @@ class BatchSearch:
             "return_dict_in_generate": True,
         }
         if not hasattr(model, "logits_are_scores"):
-            arguments["output_scores"] = True  # without which Transformers' loop keeps the sums for itself
+            arguments["output_scores"] = True  # else Transformers' loop returns no sequences_scores
         arguments = arguments_of_texts(arguments, numbers)
         if between is not None:
             others = self.options.generate.get("stopping_criteria", [])
@@ -405,7 +408,10 @@ class BatchSearch:
     def _words(
         self, asked: Asked, rows: Sequence[Sequence[int]], shares: Sequence[float]
     ) -> list[tuple[str, float, Asked]]:
-        """Returns (word, probability, prefix with it) of rows of tokens behind a prefix, the likeliest first."""
+        """Returns (word, probability, prefix with the word), the likeliest first, of hypotheses of a search for words.
+
+        rows, shares: token ids of each hypothesis (prefix, next word, end of the word), and its probability.
+        """
         spelling, words = spelling_of(self.parts.target), dict[str, tuple[float, Asked]]()
         reader = NextWords(spelling, [asked], self.skipped, [])
         for ids, share in zip(rows, shares, strict=True):
@@ -416,7 +422,7 @@ class BatchSearch:
             spelt = reader.word(asked, spelling.spelt(tokens[len(asked.ids) :])) or ""
             usual = spelling.ids(spelling.spelt(tokens).decode(errors="replace").strip())
             if spelling.spelt(usual).strip() == spelling.spelt(tokens).strip():
-                tokens = usual  # as the text of a prefix is read
+                tokens = usual  # the ids into which the tokenizer cuts the same text
             word, unspaced = self.processing.undo(spelt), is_unspaced(spelt)
             begins = Asked(tokens, b"" if unspaced else b" ") if spelt else Asked([*tokens, ids[length]], b"")
             before = words.get(word, (0.0, begins))

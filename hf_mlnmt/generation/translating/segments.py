@@ -1,8 +1,7 @@
-"""Texts in pieces that the model can take, encoded, and the pieces' translations as texts again.
+"""Cuts texts into pieces that fit the model, encodes the pieces, and joins the pieces' translations to texts.
 
-A text that is too long is cut into sentences, and a sentence that is too long into clauses or words; translations are
-put together again. The cuts keep the whitespace between the pieces: all `piece.text + piece.space` joined are the
-stripped text again, but for invisible characters.
+A text that is too long is cut into sentences, and a sentence that is too long into clauses or words. Each piece keeps
+the whitespace after it: all `piece.text + piece.space` joined are the stripped text, except for invisible characters.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ logger = logging.getLogger(__name__)
 
 
 class TextPiece(NamedTuple):
-    """A part of a text, the whitespace that follows it, and whether it is a whole sentence, or several."""
+    """A part of a text and the whitespace after it; `whole`: it is one or more whole sentences."""
 
     text: str
     space: str
     whole: bool = True
 
 
-# What may stand between the end mark and the space, and between the space and the first letter of the next sentence.
+# Characters between an end mark and the space after it, and between that space and the next sentence's first letter.
 _CLOSING = r"[\"'”’“»›)\]}]*"
 _OPENING = "\"'“‘„‚«‹([{¿¡-–—"
 _END = re.compile(rf"(?<![.!?…؟۔։።])[.!?…؟۔։።]++{_CLOSING}(\s+)|[。！？｡．।॥។။]+[”』」）》】]*(\s*)")
@@ -53,22 +52,23 @@ def split_lines(text: str) -> list[TextPiece]:
 
 
 def split_sentences(text: str) -> list[TextPiece]:
-    """Splits at end marks, in most scripts; an abbreviation, an initial or a lower-case word joins instead."""
+    """Splits a text into sentences at end marks of most scripts, but not after an abbreviation or an initial, nor
+    before a lower-case letter."""
     ends = (match for match in _END.finditer(text) if match[1] is None or not _continues(text, *match.span()))
     return _pieces(text, ((match.start(match.lastindex or 0), match.end()) for match in ends))
 
 
 def sentences_of(piece: TextPiece) -> list[TextPiece]:
-    """Splits a piece into sentences; the white space behind it is behind the last one."""
+    """Splits a piece into sentences; the last sentence has the white space that follows the piece."""
     *others, last = split_sentences(piece.text)
     return [*others, TextPiece(last.text, piece.space)]
 
 
 def split_to_fit(text: str, limit: int, lengths: Callable[[list[str]], list[int]]) -> list[TextPiece]:
-    """Splits into pieces whose `lengths` (tokens) are at most `limit`: sentences, else clauses, else words, else
-    characters of a script without spaces, as large as fit.
+    """Splits a text into pieces whose `lengths` (tokens) are at most `limit`: sentences; a sentence that is too long
+    into groups of clauses, else of words, else of characters of a script without spaces, each as large as fits.
 
-    A single word of another script that is longer than the limit comes back as it is.
+    A single word of another script that is longer than the limit stays whole.
     """
     pieces = []
     levels = (_CLAUSE, _WORD, between_characters())
@@ -78,7 +78,8 @@ def split_to_fit(text: str, limit: int, lengths: Callable[[list[str]], list[int]
 
 
 def join(translations: Sequence[str], pieces: Sequence[TextPiece]) -> str:
-    """Joins to one text; sentences that no space separated (Chinese) get one where the other script wants it."""
+    """Joins the translations of a text's pieces with the pieces' white space; where there is none (Chinese sentences),
+    a space is put after a translation that does not end in a wide (East Asian) character."""
     parts = []
     for translation, piece in zip(translations, pieces, strict=True):
         wide = bool(translation) and unicodedata.east_asian_width(translation[-1]) in "WF"
@@ -110,7 +111,7 @@ def _measured(pieces: list[TextPiece], lengths: Callable[[list[str]], list[int]]
 
 
 def _pieces(text: str, cuts: Iterator[tuple[int, int]]) -> list[TextPiece]:
-    """Cuts `text` into pieces; cuts: (end of a piece, start of the next)."""
+    """Cuts `text` into pieces at `cuts`, (end of a piece, start of the next)."""
     pieces = []
     start = 0
     for end, following in cuts:
@@ -121,7 +122,7 @@ def _pieces(text: str, cuts: Iterator[tuple[int, int]]) -> list[TextPiece]:
 
 
 def _continues(text: str, mark: int, following: int) -> bool:
-    """Returns whether the sentence goes on after the full stop at `mark`."""
+    """Returns whether the sentence continues after the end mark at `mark`; following: where the next word begins."""
     rest = text[following : following + 8].lstrip(_OPENING)
     if rest[:1].islower():
         return True
@@ -132,7 +133,7 @@ def _continues(text: str, mark: int, following: int) -> bool:
 
 
 def check_characters(text: Any, where: str) -> None:
-    """Raises UserError for what is no text, and for a lone surrogate, which UTF-8 cannot hold."""
+    """Raises UserError for an object that is no str, and for a lone surrogate, which UTF-8 cannot encode."""
     if not isinstance(text, str):
         raise UserError(f"{where}: {text!r} is no text but of type {type(text).__name__}: give a string.")
     try:
@@ -146,8 +147,8 @@ def check_characters(text: Any, where: str) -> None:
 
 
 class EncodedPiece(NamedTuple):
-    """A `TextPiece` for the search: its ids, its line and its number in that line, and its text, in which tokens may
-    stand for the parts of the `source` that are `kept`."""
+    """A piece of a text as the search gets it: its ids, its line, its number in the line, and its text, in which
+    placeholders may stand for the `kept` parts of the original text `source`."""
 
     ids: list[int]
     line: int
@@ -155,24 +156,25 @@ class EncodedPiece(NamedTuple):
     text: str
     source: str = ""
     kept: tuple[KeptPart, ...] = ()
-    pieces: int = 1  # that the text is cut into
-    begins: Asked | None = None  # in the place of a target_prefix
+    pieces: int = 1  # the number of pieces that the text is cut into
+    begins: Asked | None = None  # the beginning of the translation, used instead of a target_prefix
 
 
 class CutText(NamedTuple):
-    """A text in the pieces that are translated alone; `inputs`: those that have something to translate."""
+    """A text cut into pieces that are translated one by one; `inputs`: the pieces with visible text, encoded."""
 
     line: int
     pieces: list[TextPiece]
     inputs: list[EncodedPiece]
 
     def on_line(self, line: int) -> CutText:
-        """Returns the same text as line `line`."""
+        """Returns a copy with the line number `line`."""
         return CutText(line, self.pieces, [piece._replace(line=line) for piece in self.inputs])
 
 
 class TextEncoder:
-    """Encodes the source side of a direction: text processing, language marks, tokens, the model's limit."""
+    """Encodes source texts of a translation direction: text processing, language codes or prefix, tokenization; cuts
+    texts that are longer than `limit` tokens."""
 
     def __init__(
         self, tokenizers: Tokenizers, direction: Direction, prefix: str | None = None, limit: int | None = None
@@ -190,7 +192,7 @@ class TextEncoder:
             raise UserError(f"max_source_tokens={limit}: special tokens and prefix alone take {self.overhead}.")
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the token ids of each text with all special tokens, never cut off."""
+        """Returns the token ids of each text, uncut, with all special tokens."""
         if not texts:
             return []
         processed = [self.prefix + self.processing.apply(text) for text in texts]
@@ -203,10 +205,10 @@ class TextEncoder:
     def segments(
         self, texts: Sequence[str], split_long: bool, first_line: int = 1, sentences: bool = False
     ) -> tuple[list[list[TextPiece]], list[list[int]]]:
-        """Cuts and encodes texts: returns the pieces of each, and the tokens of all pieces in that order.
+        """Cuts texts into pieces and encodes these; returns the pieces of each text, and the ids of all pieces.
 
-        Lines are always separate, with `sentences` their sentences too; what is longer than the limit is split, or cut
-        off.
+        A piece is a line, with `sentences` a sentence. A piece that is longer than the limit is split further if
+        `split_long`; what is then still longer is cut off.
         """
         for line, text in enumerate(texts, start=first_line):
             check_characters(text, f"line {line}")
@@ -242,15 +244,15 @@ class TextEncoder:
                     len(sequence),
                     self.limit,
                 )
-                # The last token closes the sentence (or names the language, after the closing one, in mBART).
+                # Keeps the special tokens at the end: </s>, in mBART </s> and a language code.
                 closing = [t for t in sequence[-2:] if t in self.tokenizer.all_special_ids]
                 ids[i] = sequence[: self.limit - len(closing)] + closing
         return ids
 
 
 def source_limit(model: Any, tokenizer: Any, asked: int | None) -> int | None:
-    """Returns the longest input in tokens: as asked, within what model and tokenizer allow (None: no limit)."""
+    """Returns the longest input in tokens: the least of `asked`, the model's and the tokenizer's limit; None: none."""
     limits = [getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length, asked]
-    # Tokenizers without a limit say 10^30.
+    # model_max_length of a tokenizer without a limit is 10^30.
     known = [limit for limit in limits if limit is not None and limit < 10**9]
     return min(known) if known else None
