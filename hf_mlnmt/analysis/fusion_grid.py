@@ -127,7 +127,7 @@ class Grid:
         return {
             "alpha": alpha,
             "beta": beta,
-            "gamma": float(f"{beta / alpha:.12g}") if alpha else None,  # rounded, so that 0.001 / 0.01 equals 0.01 / 0.1
+            "gamma": float(f"{beta / alpha:.12g}") if alpha else None,  # rounded: 0.001 / 0.01 == 0.01 / 0.1
             **{name: round(metric.score, 4) for name, metric in scores.metrics.items()},
             "length_ratio": round(scores.length_ratio, 4),
             "seconds": round(time.perf_counter() - started, 2),

@@ -123,8 +123,7 @@ class Origin:
         return {"settings": digest(self.settings), "files": self.stamps, "fingerprint": self.fingerprint}
 
     def holds(self, record: Mapping[str, Any], check: bool = False) -> bool:
-        """Returns whether the result with this `record` was made from these inputs; `check`: compare contents
-        always."""
+        """Returns whether the result with this `record` was made from these inputs; `check`: always read contents."""
         if record["settings"] != digest(self.settings):
             return False
         if record["files"] == self.stamps and not check:

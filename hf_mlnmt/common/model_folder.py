@@ -46,7 +46,7 @@ _OTHER_TOKENIZERS = ("vocab*.json", "vocab*.txt", "merges.txt", "*.spm", "*.mode
 TEXT_FILES = (*TOKENIZERS, *_OTHER_TOKENIZERS, TARGET_TOKENIZER, LANGUAGE_TOKENIZERS, TEXT_PROCESSING)
 # Files on which a model's outputs depend:
 MODEL_FILES = (CONFIG, GENERATION_CONFIG, "*.safetensors", *TEXT_FILES)
-# Everything but the weights:
+# All files but the weights:
 _OF_TOKENIZERS = (f"{TARGET_TOKENIZER}/*", f"{LANGUAGE_TOKENIZERS}/*")
 SMALL_FILES = ("*.json", "*.py", "*.spm", "*.model", "*.txt", "*.s2t", *_OF_TOKENIZERS)
 # Fields of a config that are dimensions of weights, and numbers of layers (group `layers`).

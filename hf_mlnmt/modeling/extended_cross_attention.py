@@ -143,7 +143,7 @@ class WordEmbeddingAttention(CrossAttention):
 
 
 class ExtendedDecoderLayer(DecoderLayer):
-    """The baseline's layer with the member's attention over the source."""
+    """The baseline's layer with the attention over the source that `cross_attention` names."""
 
     def __init__(self, config: ExtendedCrossAttentionConfig, layer_idx: int):
         kinds = {"previous-context": PreviousContextAttention, "key-value": KeyValueContextAttention}

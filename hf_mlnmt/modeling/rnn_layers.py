@@ -51,7 +51,7 @@ Aside = list[tuple[Tensor, Tensor]]  # dy_t and x_t of the positions whose backw
 
 
 class LoopProduct:
-    """Equation 5 for x_t (..., inputs), t by t, with W (outputs, inputs) and b (outputs) or None.
+    """Computes y_t of equation 5 position by position, with W (outputs, inputs) and b (outputs) or None.
 
     The product is computed in `dtype` (None: that of W) and returned in that of x_t.
     """
@@ -67,7 +67,7 @@ class LoopProduct:
             self.matrix, self.bias = matrix.detach(), None if bias is None else bias.detach()
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Returns y_t (..., outputs)."""
+        """Computes y_t (..., outputs) from x_t (..., inputs)."""
         given = inputs.to(self.matrix.dtype)
         if self.end is None:
             return nn.functional.linear(given, self.matrix, self.bias).to(inputs.dtype)
@@ -149,7 +149,7 @@ class Packing:
         return states.gather(1, self.places.unsqueeze(-1).expand_as(states))
 
     def back(self, states: Tensor) -> Tensor:
-        """Undoes `align`."""
+        """Undoes `align`: moves the positions of states (batch, time, width) back to their places."""
         if self.aligned is self:
             return states
         return states.gather(1, self.places.argsort(dim=1).unsqueeze(-1).expand_as(states))
@@ -422,7 +422,7 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
         state, steps, ends = list(start.unsqueeze(2).unbind(1)), [], []
         for position, gates in enumerate(self.outer_gates(embeds).unsqueeze(2).unbind(1)):
             attentional, weights, after = self.step(gates, state, inner, source)
-            if real is not None:  # at padding everything stays as it is
+            if real is not None:  # at padding the state stays unchanged
                 here = real[:, position, None, None]
                 after = [torch.where(here, new, old) for new, old in zip(after, state)]
             state = after

@@ -410,7 +410,7 @@ def works(device: torch.device) -> bool:
     try:
         activation_backward(*torch.zeros(2, 1, 1, device=device))
         return True
-    except Exception as error:  # whatever a compiler or a driver raises
+    except Exception as error:  # compilers and drivers raise any kind
         logger.warning("training: Triton does not work here, which costs time: %s", error)
         return False
 

@@ -123,7 +123,7 @@ def take_options(arguments: dict[str, Any], *configs: Any) -> dict[str, Any]:
     """Removes the options that Transformers lack from a call's arguments; returns the fields of a prepared config."""
     own = {name: asked_for(name, arguments, *configs) for name in ("recombine", "draws", "without_replacement")}
     groups = asked_for("num_beam_groups", arguments, *configs)
-    # Under Transformers' name for groups generate() would look for a loop on the Hub.
+    # With num_beam_groups above 1 Transformers' generate() would look for a loop on the Hub.
     return {**own, "groups": None if groups == 1 else groups, "num_beam_groups": 1}
 
 

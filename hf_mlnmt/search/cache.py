@@ -240,8 +240,7 @@ class BeamConvolutionCacheLayer(BeamStateLayer):
     """The search's `ConvolutionCacheLayer`; the state is the window, (sentences, prompt or beams, (f - 1) d_model)."""
 
     def windows(self, inputs: Tensor, kept: int) -> Tensor:
-        """Concatenates to each input (sentences, prompt or beams, d_model) the `kept` inputs before it, oldest first:
-        (sentences, prompt or beams, (kept + 1) d_model)."""
+        """Puts the `kept` inputs before it in front of each (sentences, prompt or beams, d_model), concatenated."""
         if self.of_beams:
             seen = torch.cat([self.states, inputs], dim=-1)
         else:
@@ -297,10 +296,7 @@ class BeamCache(EncoderDecoderCache):
     """The cache of all decoder layers: target slots that a sentence's beams share, and the source's keys and values."""
 
     def __init__(self, kinds: Iterable[type], storage: Callable[[], Any] = Growing, of_source: Any = SourceCacheLayer):
-        """Makes a layer for each class in `kinds` (keys of BEAM_LAYERS), with its own `storage()`.
-
-        of_source: the class of the layers for the source, which are made when the source is read.
-        """
+        """Makes a layer for each class in `kinds` (keys of BEAM_LAYERS), and later of `of_source` for the source."""
         target, source = DynamicCache(), DynamicCache()
         target.layers = [BEAM_LAYERS[kind](storage()) for kind in kinds]
         source.layer_class_to_replicate = of_source

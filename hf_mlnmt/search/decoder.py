@@ -24,7 +24,7 @@ HANDLED = {
 
 
 class SourceBatch(NamedTuple):
-    """The sources of the sentences that are being translated, once for each sentence, whatever the width."""
+    """The encoded sources, one row for each sentence that is still in the batch, whatever the width."""
 
     outputs: Any  # the encoder's output, its tensors (sentences, ...)
     real: Tensor  # (sentences, source), False at padding
@@ -92,7 +92,7 @@ State = TypeVar("State", bound=DecoderState)
 
 
 class Decoder(Protocol[State]):
-    """A model's decoder, for one batch."""
+    """A model's decoder for one batch: reads the prompt, then a token of each beam in every step."""
 
     normalized: bool  # scores are summed up as they are, without a log-softmax
 
@@ -100,8 +100,8 @@ class Decoder(Protocol[State]):
         """Reads the prompt (sentences, length); returns the next scores (sentences, 1, vocabulary) and the state."""
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Reads one token of every beam (sentences, width); returns the next token's scores (sentences, width,
-        vocabulary), whose memory the next step may overwrite, and the state."""
+        """Reads one token of every beam (sentences, width); returns the next scores (sentences, width, vocabulary),
+        whose memory the next step may overwrite, and the state."""
 
 
 def gather_beams(states: Tensor, parents: Tensor) -> Tensor:
@@ -124,10 +124,7 @@ def rows_of_sentences(sentences: Tensor, width: int) -> Tensor:
 
 
 def read_source(attentions: list[tuple[Any, Tensor]], cache: Any) -> None:
-    """Writes the source's keys and values of every attention over the source into the cache.
-
-    attentions: each attention with the encoder states (sentences, source, ...) that it reads.
-    """
+    """Writes keys and values of every attention over the source, given with the states it reads, into the cache."""
     for attention, memory in attentions:
         cache.cross_attention_cache.update(*attention.project_source(memory), attention.layer_idx)
         cache.is_updated[attention.layer_idx] = True

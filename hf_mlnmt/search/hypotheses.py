@@ -45,17 +45,15 @@ def normalized(log_probability: Any, penalty: Any, length: Any) -> Any:
 
 
 def onward(sums: Tensor, last: Tensor, count: int, out: Any = None) -> Any:
-    """Returns values and indices (as topk) of the `count` best candidates; those where `last` is True come after all
-    others, their values lowered by 10^9."""
+    """Returns values and indices (as topk) of the `count` best candidates, those that end (`last`) after all others."""
     return torch.topk(torch.add(sums, last, alpha=IMPOSSIBLE), count, out=out)
 
 
 class Hypotheses:
     """The open and finished hypotheses of each sentence, in tensors (sentences, beams).
 
-    running: sums of log P of the open beams. best: scores of the finished hypotheses, the best first, minus infinity
-    where there is none yet. last: the number of the candidate that ended each finished one (see `Record`). open
-    (sentences,): whether the sentence's search goes on.
+    running: sums of log P of open beams. best: scores of finished ones, the best first, minus infinity where there is
+    none yet. last: the number of the candidate that ended each (see `Record`). open (sentences,): search goes on.
     """
 
     def __init__(self, sentences: int, beams: int, early: bool, device: Any):
@@ -88,10 +86,7 @@ class Hypotheses:
         return onward(sums, last, self.order.shape[1], (self.running, self.order)).indices
 
     def finish(self, sums: Tensor, numbers: Tensor, over: Tensor, penalty: Any) -> None:
-        """Merges the candidates that end (`over`), scored sums / penalty, into open sentences' finished hypotheses.
-
-        penalty: the length penalty; the others are (sentences, beams), numbers: the candidates' (see `Record`).
-        """
+        """Merges candidates (sentences, beams) that end (`over`), of score sums / penalty, into the finished ones."""
         new = torch.where(over & self.open.unsqueeze(1), sums / penalty, self.nothing)
         torch.topk(torch.cat([self.best, new], 1), new.shape[1], out=(self.best, self.order))
         torch.gather(torch.cat([self.last, numbers], 1), 1, self.order, out=self.last)
@@ -179,8 +174,8 @@ class Record:
         return columns.transpose(1, 2).flatten(0, 1)
 
     def stretches(self) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
-        """Yields each run of steps with the same sentences: number of its first step, ids, tokens and parents (here,
-        steps, width), stacked so that a run takes one copy."""
+        """Yields for steps of the same sentences: the first step, ids, stacked tokens and parents (here, steps,
+        width)."""
         at = 0
         for _, steps in groupby(self.steps, lambda step: id(step[0])):
             ids, tokens, parents = zip(*steps)

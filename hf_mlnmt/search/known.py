@@ -90,8 +90,7 @@ def known(model: Any, again: bool = True) -> Known:
 
 
 def what_is_around(model: Any, again: bool = True) -> str | None:
-    """Names a change to a model that Transformers' loops would apply and this package's would not (an overridden
-    method, a replaced forward, forward hooks outside the encoder); returns None where there is none."""
+    """Names a change to a model that only Transformers' loops apply (overridden method, hook), or returns None."""
     for name in ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation"):
         if getattr(getattr(model, name), "__func__", None) is not getattr(GenerationMixin, name):
             return f"a {name} of its own"

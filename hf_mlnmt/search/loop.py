@@ -28,8 +28,7 @@ class SearchBatch:
         return scores
 
     def step(self, tokens: Tensor, parents: Tensor | None) -> Tensor:
-        """Reads tokens (sentences, width), which follow the beams `parents` (None: each its own); returns the next
-        token's scores (sentences, width, vocabulary)."""
+        """Reads tokens (sentences, width) after the beams `parents` (None: their own); returns the next scores."""
         if parents is not None:
             self.state = self.state.reorder(parents)
         scores, self.state = self.decoder.step(tokens, self.state)

@@ -51,8 +51,8 @@ class LSTMDecoder:
 
     @staticmethod
     def why_not(model: Any, arguments: dict[str, Any]) -> str | None:
-        """Names something of the model that this decoder cannot compute, or returns None."""
-        computed: list[tuple[Any, tuple[Any, ...]]] = [  # the classes whose methods are computed here
+        """Names an overridden method or an argument that this decoder does not support, or returns None."""
+        computed: list[tuple[Any, tuple[Any, ...]]] = [  # modules, and the classes whose methods this replaces
             (model, (RNNForConditionalGeneration, BridgeForConditionalGeneration)),
             (model.model, (RNNModel, BridgeModel)),
             (model.model.decoder, (RNNDecoder,)),

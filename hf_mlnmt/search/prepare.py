@@ -3,9 +3,8 @@
 The steps of a call; later calls with the same options skip 2 and 3:
 1. A model's generate() (modeling/generation.py) calls `generate` here.
 2. `Prepared.of` calls Transformers' generate() with one position of zeros in place of the encoder's output.
-3. Transformers prepares config, logits processors and stopping criteria and starts its search: `_sample` or
-   `_beam_search` of the model calls `search.run`, `floors_of_call`, `stop_if_preparing`, which raises an exception that
-   carries config, processors and criteria back to step 2.
+3. Transformers prepares config, logits processors and criteria, and calls `_sample` or `_beam_search` of the model:
+   `search.run`, `floors_of_call`, `stop_if_preparing`, which raises an exception that carries these back to step 2.
 4. `Prepared.search` calls `search.run` with these and `UnencodedSources`: `floors_of_text`.
 5. A floor (search/__init__.py) encodes the sources and finds translations.
 6. Where no floor can, or options are no plain values, Transformers' generate() runs as usual.
@@ -155,8 +154,7 @@ class UnencodedSources(NamedTuple):
         return self.ids.new_full((len(self.ids), 1), self.start)
 
     def ready(self, model: Any) -> ReadySentences | None:
-        """Returns the model's compiled search of one sentence; None for several sentences, padding, a GPU, or where
-        search.c does not support options or model."""
+        """Returns the model's search of one sentence in compiled code; None where that does not support the call."""
         if self.wanted is None or len(self.ids) != 1 or self.ids.device.type != "cpu" or not bool(self.mask.all()):
             return None
         return ready_sentences(model)
@@ -224,8 +222,7 @@ def _key(options: dict[str, Any], given: Any) -> Any:
 
 
 def _is_plain(value: Any, inside: bool = False) -> bool:
-    """Returns whether a value is a number, text or None, a frozen dataclass of these, or a list, tuple or dict of plain
-    values (`inside`: an item of these, which may be no dataclass)."""
+    """Returns whether a value is a number or text, a list, tuple or dict of such, or a frozen dataclass of such."""
     if type(value) in (list, tuple, dict):
         return all(_is_plain(part, True) for part in (*value, *(value.values() if type(value) is dict else ())))
     frozen = is_dataclass(value) and type(value).__hash__ is not None and not inside

@@ -2,8 +2,7 @@
 
 Reference: thesis on monolingual data, section 4.1.2, "Limited context assumption and trellis computation". A model that
 sees k tokens continues two hypotheses with the same last k tokens in the same way: their probabilities are added up,
-and the better path of the two represents both. For any other model that is an approximation. k = 0 joins all beams of a
-sentence.
+and the better path of the two represents both. For other models that is an approximation. k = 0 joins all beams.
 
 The trellis of a search is a graph: nodes (joined hypotheses), arcs with their tokens, and ends of paths. Q of a node is
 the sum over all paths to it; Z is the sum over all finished paths. This file builds the graph (`build_trellis`);
@@ -222,7 +221,7 @@ class _Builder:
 
     def join(self, chosen: list[int], stands: list[bool]) -> None:
         """Adds a level: a node for each beam that represents itself (`stands`), and beam i's arc to node chosen[i]."""
-        if not self.coming:  # at the root
+        if not self.coming:  # at first there is only the root
             return
         before = self.trellis.nodes[-1]
         nodes: list[History] = []

@@ -169,8 +169,7 @@ class Rules:
         return None if None in parts else parts
 
     def between_steps(self) -> None:
-        """Calls the callbacks of the `BetweenSteps` criteria. They may call generate() of this model, so a loop must
-        not share what it keeps. Raises: Abandoned."""
+        """Calls the callbacks of `BetweenSteps`, which may call generate() of this model. Raises: Abandoned."""
         if any(criterion.nobody_waits() for criterion in self.callbacks):
             raise Abandoned
 

@@ -43,7 +43,7 @@ class SearchStrategy(Protocol):
     rules: Rules
 
     def __init__(self, batch: SearchBatch, prompt: Tensor, rules: Rules, config: Any):
-        """Begins for a batch, its prompt (sentences, length), and a generation config as generate() prepares it."""
+        """Starts a search for a batch, its prompt (sentences, length), and generate()'s prepared generation config."""
 
     def step(self, scores: Tensor, history: Tensor, length: int) -> tuple[Tensor, Tensor | None, Tensor]:
         """Chooses the next token of each hypothesis.
@@ -61,7 +61,7 @@ class SearchStrategy(Protocol):
         """Drops all sentences of the batch but the given ones (indices); called before `SearchBatch.keep`."""
 
     def result(self) -> Any:
-        """Returns what generate() returns."""
+        """Returns what was found, as generate() returns it."""
 
 
 class Greedy:
@@ -102,12 +102,12 @@ class Draws(Greedy):
 
     @staticmethod
     def noise(rows: int, vocabulary: int, device: Any) -> Tensor:
-        """Draws random numbers (rows, vocabulary)."""
+        """Draws numbers (rows, vocabulary) from an exponential distribution."""
         return torch.empty(rows, vocabulary, dtype=torch.float32, device=device).exponential_(1)
 
     @staticmethod
     def pick(scores: Tensor, noise: Tensor) -> Tensor:
-        """Returns the tokens (sentences, width) that scores (sentences, width, vocabulary) and noise decide."""
+        """Returns tokens (sentences, width), drawn by scores (sentences, width, vocabulary) and noise."""
         return (scores.softmax(-1) / noise).argmax(-1)
 
     def tokens(self, scores: Tensor) -> Tensor:
@@ -117,10 +117,7 @@ class Draws(Greedy):
 
 
 class DrawsByRow(Draws):
-    """Sampling by the inverse of the cumulated probabilities (draws="row"), with one random number for each hypothesis.
-
-    For the same seed the tokens differ from those of `Draws`.
-    """
+    """Sampling with one random number a hypothesis (draws="row"), by the inverse of the cumulated probabilities."""
 
     each_word = False
 
@@ -152,10 +149,7 @@ class BeamSearch:
         return hypotheses.Hypotheses(sentences, self.batch.width, self.config.early_stopping is True, device)
 
     def candidates(self, scores: Tensor, running: Tensor, history: Tensor) -> Candidates:
-        """Returns the best candidates: sums, beams and tokens (sentences, candidates).
-
-        scores: (sentences, width or 1, vocabulary). running: sums of beams (sentences, width). history: as of `step`.
-        """
+        """Finds the best by scores (sentences, width or 1, vocabulary) and beams' sums `running` (sentences, width)."""
         count = min(self.rules.candidates(self.batch.width), self.batch.width * scores.shape[-1])
         return continuations(self.rules, history, scores, self.batch.decoder.normalized, running, count)
 
@@ -164,10 +158,8 @@ class BeamSearch:
         return self.beams.go_on(sums, last)
 
     def follow(self, places: Tensor, beams: Tensor, tokens: Tensor) -> None:
-        """Does nothing: beams have no further state. Subclasses reorder theirs here.
-
-        places, beams, tokens (sentences, width): of the chosen candidates index, parent beam and token.
-        """
+        """Does nothing: beams have no further state. Subclasses reorder theirs by the chosen candidates' indices
+        (`places`), parent beams and tokens, (sentences, width) each."""
 
     def highest(self) -> Tensor:
         """Returns an upper bound of the sums of all later hypotheses (sentences,)."""
@@ -204,7 +196,7 @@ class BeamSearch:
     def keep(self, sentences: Tensor) -> None:
         self.write()
         before, self.beams = self.beams, self.begin(len(sentences), sentences.device)
-        rows = rows_of_sentences(sentences, len(self.beams.open) // len(sentences))  # one, or Grouped's groups
+        rows = rows_of_sentences(sentences, len(self.beams.open) // len(sentences))  # 1, or groups of `Grouped`
         before.move_to(self.beams, rows, len(rows))
 
     def write(self) -> None:

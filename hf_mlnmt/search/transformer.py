@@ -189,14 +189,13 @@ def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor,
     """Computes attention as modeling/attention.py does, faster for the few queries of a search's step on a CPU."""
     heads = query.shape[1]
     masks = mask.expand(-1, heads, -1, -1).flatten(0, 1)
-    keys = key.transpose(2, 3).flatten(0, 1)  # as they lie in memory
+    keys = key.transpose(2, 3).flatten(0, 1)  # a view: caches store keys transposed
     energies = torch.baddbmm(masks, query.flatten(0, 1), keys, alpha=scaling)
     weights = energies.to(torch.promote_types(energies.dtype, torch.float32)).softmax(-1).to(value.dtype)
     return torch.bmm(weights, value.flatten(0, 1)).unflatten(0, (-1, heads)).transpose(1, 2), None
 
 
 def kinds_of_layers(model: Any, arguments: dict[str, Any]) -> list[type]:
-    """Returns the class of each decoder layer's cache layer: in the empty cache that generate() has made or, if that
-    has no layers yet, by the config."""
+    """Returns the class of each decoder layer's cache layer, in generate()'s empty cache or, without one, by config."""
     cache = getattr(arguments.get(CACHE), "self_attention_cache", None)
     return [type(layer) for layer in getattr(cache, "layers", None) or DynamicCache(config=model.config).layers]

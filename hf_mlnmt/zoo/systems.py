@@ -277,7 +277,7 @@ def _own(name: str) -> System:
                 raise ImportError(f"{path}: '{line[0].strip()}' is not copied along; say: from .file import name")
     except UserError:
         raise
-    except Exception as error:  # whatever a module raises as it is imported
+    except Exception as error:  # importing a module may raise any kind
         raise UserError(
             f"system '{name}': {type(error).__name__}: {error}. Expected package.module:NameConfig of a module that "
             "Python finds, with NameModel and NameForConditionalGeneration in the same file: docs/own-system.md."
@@ -339,7 +339,7 @@ def register(architecture: Architecture) -> None:
 
 
 def positions_of(config: Any) -> int | None:
-    """Returns the longest sentence in tokens that a model of this config can read; None: any, as recurrent layers."""
+    """Returns the most tokens of a sentence that a model of this config can read; None: no limit (recurrent layers)."""
     from hf_mlnmt.modeling.rnn import RNNConfig
 
     return None if isinstance(config, RNNConfig) else getattr(config, "max_position_embeddings", None)

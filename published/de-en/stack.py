@@ -34,7 +34,7 @@ class Positions(nn.Module):
 
     def forward(self, length: int, past: int | Tensor = 0) -> Tensor:
         """Returns rows past .. past + length - 1: (length, d_model)."""
-        if isinstance(past, Tensor):  # a static cache counts on the device
+        if isinstance(past, Tensor):  # a static cache has its length on the device
             return self.table[torch.arange(length, device=self.table.device) + past]
         if past + length > len(self.table):
             raise ValueError(

@@ -30,7 +30,7 @@ def real_positions(mask: Tensor | None, past: int | Tensor, length: int) -> Tens
     if mask.dim() == 4:
         mask = mask[:, 0, -1]  # the last query sees every real position up to itself
         mask = mask if mask.dtype == torch.bool else mask == 0
-    if isinstance(past, Tensor):  # a static cache counts on the device
+    if isinstance(past, Tensor):  # a static cache has its length on the device
         return mask.index_select(1, torch.arange(length, device=mask.device) + past).bool()
     return mask[:, past : past + length].bool()
 

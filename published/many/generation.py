@@ -120,15 +120,15 @@ class TranslationGenerationMixin(Generation):
     def _expand_inputs_for_generation(
         self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Tensor | None = None, **model_kwargs
     ):
-        # Transformers repeats its tensors for the beams in place: the caller's object, which may be used again.
+        # A copy: Transformers repeats tensors for the beams in the caller's object, which may be used again.
         if model_kwargs.get("encoder_outputs") is not None:
             model_kwargs["encoder_outputs"] = copy.copy(model_kwargs["encoder_outputs"])
         return super()._expand_inputs_for_generation(expand_size, is_encoder_decoder, input_ids, **model_kwargs)
 
 
-# Searches in the place of Transformers' loop: (model, what that is called with, its arguments by keyword) -> what that
-# returns, or None: Transformers' loop shall. `import hf_mlnmt` fills this slot with hf_mlnmt.search.run; in code beside
-# published weights it stays empty.
+# A function of (model, arguments of Transformers' loop, keyword arguments as a dictionary) that searches and returns
+# the loop's result, or None where that loop must search. `import hf_mlnmt` fills this slot with hf_mlnmt.search.run; in
+# code beside published weights it stays empty.
 faster_search: Callable[..., Any] | None = None
 
 # A function of (model, Transformers' generate(), its arguments by keyword) that returns what generate() returns: for

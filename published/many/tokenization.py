@@ -30,7 +30,7 @@ PROCESSING = "text_processing.json"
 # In tokenizer_config.json: the key of the list of further files, and the value of auto_map that points to this class.
 PARTS, POINTER = "parts", {"AutoTokenizer": [None, "tokenization.TranslationTokenizer"]}
 _CODE = re.compile(r"\s*<2([\w-]+)>")
-_APART = "\U0010ffff"  # a noncharacter, put into text that looks like a code and means none
+_APART = "\U0010ffff"  # a noncharacter, put into text that only looks like a special token
 logger = logging.get_logger(__name__)
 
 

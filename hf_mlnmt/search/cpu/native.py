@@ -86,10 +86,7 @@ class NativeUnits:
     def add(
         self, sublayer: Any, kind: int, into: Any, out: Any, heads: int, scaling: float, slot: int, activation: int
     ) -> None:
-        """Appends a unit: norm, first linear layer (`into`) and last one (`out`) of a sublayer of this `kind`.
-
-        slot: index of its cache layer.
-        """
+        """Appends a unit of this `kind`: norm, first (`into`) and last (`out`) linear layer; slot: in the cache."""
         norm = sublayer.layer_norm
         inner = into.out_features + (out.out_features if kind == STATE else 0)
         unit = Unit(kind=kind, pre=bool(sublayer.pre), eps=norm.eps, inner=inner)

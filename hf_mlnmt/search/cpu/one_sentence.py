@@ -56,8 +56,7 @@ class Wanted:
     """The options of a search as tensors and numbers for search.c's `Search`."""
 
     def __init__(self, rules: Rules, config: Any, forced: list[int], forbidden: dict[int, int], start: int, words: int):
-        """Converts options. forced: for each step the one allowed token, or -1. forbidden: token -> how many steps from
-        the first. start: the prompt's token. words: size of the vocabulary."""
+        """Converts options. forced: each step's only token, or -1. forbidden: token -> for how many first steps."""
         self.config, self.start, self.vocabulary = config, start, words
         self.num_beams, self.longest = config.num_beams, len(forced)
         self.candidates = rules.candidates(self.num_beams)
@@ -68,7 +67,7 @@ class Wanted:
         self.forbidden, self.until = torch.tensor([*zip(*forbidden.items())] or [[], []], **WHOLE)
         lengths = range(1, self.longest + 1) if self.num_beams > 1 else ()
         penalties = [length_penalties(config, length, self.longest)[0] for length in lengths]
-        self.length_penalties = torch.tensor([1.0, *penalties], **NUMBERS)  # of each length
+        self.length_penalties = torch.tensor([1.0, *penalties], **NUMBERS)  # by length
 
     @classmethod
     def of(
@@ -118,8 +117,7 @@ class OneSentence:
         output.bias_out = self.output.hold(model.lm_head.bias)
         self.slots, self.caches = 0, torch.empty(0, **NUMBERS)
         self._make_room(FIRST_SLOTS)
-        # In int8 the encoder's modules are called: only so has a sentence the same states alone as in a batch, and int8
-        # would turn a difference in the last digit into another rounding.
+        # In int8 the modules are called, as in a batch: a difference in the last digit could change a rounding.
         self.encoder = None if type(model.lm_head) is Int8Linear else EncoderUnits.of(model, step)
         self.step = step
 
@@ -137,7 +135,7 @@ class OneSentence:
         if any(not weight.is_contiguous() or weight.numel() > most for weight in weights):
             return None
         norms = {type(decoder.embedding_norm), type(decoder.layer_norm)}
-        if type(output) is Int8Linear and norms != {nn.Identity}:  # PyTorch computes these norms in a batch
+        if type(output) is Int8Linear and norms != {nn.Identity}:  # other last digits than PyTorch
             return None
         return cls(model, step)
 
@@ -153,8 +151,7 @@ class OneSentence:
         self.slots, self.caches, self.search.capacity = slots, caches, slots
 
     def __call__(self, model: Any, ids: Tensor, wanted: Wanted) -> Any:
-        """Translates ids (1, source), without padding; returns generate()'s result, or None where positions or ids are
-        beyond the model's tables, or the vocabulary's size is another."""
+        """Translates ids (1, source), without padding, as generate() does; returns None for too long or wrong ids."""
         threads, length = torch.get_num_threads(), ids.shape[1]
         if wanted.longest > self.places or wanted.vocabulary != self.vocabulary:
             return None

@@ -68,8 +68,7 @@ def sources_of_aggregation(model: Any, outputs: Any) -> list[tuple[Any, Tensor]]
 
 
 class Family(NamedTuple):
-    """A family of models: its classes beside the baseline's, and, for the compiled step, `sources`, a function that
-    returns its attentions over the source with the encoder states that each reads."""
+    """A family of models: classes beside the baseline's, and the function that returns what its attentions read."""
 
     classes: tuple[type, ...] = ()
     sources: Callable[[Any, Any], list[tuple[Any, Tensor]]] = sources_of_decoder
@@ -128,7 +127,7 @@ class CompiledStep:
     def __init__(self, model: Any, family: Family, units: NativeUnits):
         self.model, self.decoder, self.projection = model.model, model.model.decoder, model.lm_head
         self.units, self.functions, self.sources = units, units.functions, family.sources
-        self.layouts: dict[nn.Module, Tensor] = {}  # weights as oneDNN reads them
+        self.layouts: dict[nn.Module, Tensor] = {}  # weights laid out for oneDNN
         self.logits_memory: Tensor | None = None
 
     @classmethod

@@ -46,7 +46,7 @@ def kernel(function: Any) -> Any:
     import triton
 
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
-    names = [name for name in names if name not in function.__annotations__]  # an annotation makes a constant
+    names = [name for name in names if name not in function.__annotations__]  # annotated ones are constants
     others = [name for name in names if name not in ALIGNED]
     counts = [name for name in names if name in COUNTS]
     return triton.jit(function, do_not_specialize=counts, do_not_specialize_on_alignment=others)
@@ -298,7 +298,7 @@ def works(device: Any) -> bool:
     try:
         _first_kernel[(1,)](place)
         return int(place) == 1
-    except Exception as error:  # whatever a compiler or a driver raises
+    except Exception as error:  # compilers and drivers raise any kind
         logger.warning("generate(): Triton does not work here, which costs time: %s", error)
         return False
 

@@ -87,8 +87,7 @@ def first_steps(source: int) -> int:
 
 
 def fewer_sentences(size: Size, left: int) -> int:
-    """Returns the number of sentences of the size in which `left` sentences continue: the present one's, or that
-    divided by 4 as often as they fit and time is saved."""
+    """Returns the sentences of the size for `left` ones: the present, divided by 4 as often as that saves time."""
     count = size.sentences
     while count % SMALLER == 0 and count // SMALLER >= left and count * size.width > SMALLER * FEW_ROWS:
         count //= SMALLER
@@ -132,7 +131,7 @@ class Clock:
 
     def __init__(self, size: Size, span: int, device: torch.device):
         width = size.width
-        self.first = torch.tensor([0, 0, 0, *range(1 - width, 1)], device=device)  # before the step behind the start
+        self.first = torch.tensor([0, 0, 0, *range(1 - width, 1)], device=device)  # before the step after the start
         self.ticks = torch.tensor([1, span, 1, *[width] * width], device=device)
         self.counters = self.first.clone()
         self.step, self.first_candidate, position, self.slots = self.counters.split([1, 1, 1, width])
@@ -381,8 +380,7 @@ class Stage:
         self.choose(self.scores_of(self.state.step, self.tokens))
 
     def scores_of(self, call: Callable, *given: Any) -> Tensor:
-        """Returns `call`'s scores (sentences, 1 or width, vocabulary), float32 or, for kernels, in the model's
-        dtype."""
+        """Returns `call`'s scores (sentences, 1 or width, vocabulary), float32 or, for kernels, of the model's type."""
         self.decoder.widened = self.kernels is None
         head = self.decoder.model.lm_head
         with nullcontext() if self.head is None else matmul_backends.with_padded(head.weight, self.head):
@@ -625,7 +623,7 @@ def search(decoder: Any, strategy: Any, source: SourceTokens, prompt: Tensor, ru
     """Searches as loop.search does, and returns what generate() returns.
 
     Args:
-        decoder, strategy: those that `why_not` lets pass. source: of every sentence. prompt: (sentences, 1).
+        decoder, strategy: for which `why_not` returns None. source: the sentences' tokens. prompt: (sentences, 1).
         config: the generation config as generate() prepares it.
     """
     width = config.num_beams if config.num_beams > 1 else config.num_return_sequences
@@ -698,8 +696,7 @@ def _filled(rows: Tensor, count: int) -> Tensor:
 
 
 def _source_length(decoder: Any, source: SourceTokens) -> int:
-    """Returns the source length to pad to, the next of 16, 32, 64 ..., so that few sizes serve all batches: source
-    positions cost a step little time."""
+    """Returns the source length to pad to, the next of 16, 32, 64 ...: few sizes for all batches, at little cost."""
     length = source.real.shape[1]
     return min(max(SHORTEST, 1 << (length - 1).bit_length()), max(length, decoder.model.config.max_position_embeddings))
 
