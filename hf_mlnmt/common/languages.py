@@ -20,8 +20,7 @@ from hf_mlnmt.common.files import read_json, write_json
 from hf_mlnmt.common.keys import YAMLLoader
 from hf_mlnmt.common.model_folder import CONFIG, RESULTS, RESULTS_SCHEMA, fetch_small_files
 
-# Codes of two letters, each with one of three: ISO 639-1, then libraries' forms, then usual members of ISO 639-3's
-# groups.
+# Codes of two letters, each with one of three: by ISO 639-1, by libraries, of the usual member of an ISO 639-3 group.
 _TWO_AND_THREE = (
     "aaaar ababk aeave afafr akaka amamh anarg arara asasm avava ayaym azaze babak bebel bgbul bibis bmbam bnben "
     "bobod brbre bsbos cacat ceche chcha cocos crcre csces cuchu cvchv cycym dadan dedeu dvdiv dzdzo eeewe elell "

@@ -141,7 +141,7 @@ def chosen() -> frozenset[str]:
 
 @contextmanager
 def using(kinds: frozenset[str]) -> Iterator[None]:
-    """Context manager: oneDNN computes these kinds of products, unless HF_MLNMT_MATMUL is set; times are ignored."""
+    """Context manager: oneDNN computes these kinds, whatever was measured, unless HF_MLNMT_MATMUL is set."""
     _USED.append(kinds if has_onednn() else frozenset())
     try:
         yield

@@ -126,7 +126,8 @@ class BridgeConfig(RNNConfig):
             self.vocab_size, self.decoder_vocab_size = sizes
 
     def choose(self, side: Literal["source", "target"], language: str | None) -> str:
-        """Returns `language`, or for None the only one of a side. Raises: ValueError, which lists the model's, else."""
+        """Returns `language`, or for None the only one of a side. Raises: ValueError, listing the model's, for
+        others."""
         known = self.source_languages if side == "source" else self.target_languages
         if language is None and len(known) == 1:
             return known[0]
@@ -356,12 +357,12 @@ class BridgeModel(BridgePreTrainedModel, TransformerModel):
 
     @property
     def encoder(self) -> BridgedEncoder:  # type: ignore[override]
-        """Returns the only encoder, with the bridge."""
+        """Returns the encoder, with the bridge, of a model that has one source language."""
         return BridgedEncoder(self.encoders[module_name(self.config.choose("source", None))], self.bridge)
 
     @property
     def decoder(self) -> Any:  # type: ignore[override]
-        """Returns the only decoder."""
+        """Returns the decoder of a model that has one target language."""
         return self.decoders[module_name(self.config.choose("target", None))]
 
     def get_input_embeddings(self) -> nn.Module:
@@ -405,11 +406,11 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
 
     @property
     def lm_head(self) -> Any:  # type: ignore[override]
-        """Returns the only output projection."""
+        """Returns the output projection of a model that has one target language."""
         return self.lm_heads[module_name(self.config.choose("target", None))]
 
     def get_output_embeddings(self) -> Any:
-        """Returns the only output projection; None where every target language has its own."""
+        """Returns the output projection of a model that has one target language; None for several."""
         return self.lm_head if len(self.config.target_languages) == 1 else None
 
     @classmethod

@@ -133,7 +133,8 @@ class WordEmbeddingAttention(CrossAttention):
         words: Tensor | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attends as `CrossAttention` does; with e~ as `words` (batch, target, d_model) added to the queries."""
+        """Attends as `CrossAttention` does, with a projection of e~, `words` (batch, target, d_model), in the
+        queries."""
         query = project(self.q_proj, hidden_states)
         if self.word_q_proj is not None and words is not None:
             query = query + project(self.word_q_proj, words)

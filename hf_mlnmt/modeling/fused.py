@@ -366,8 +366,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
 class _InKernels(torch.autograd.Function):
     """Equation 1 of loss.py by a kernel of training_triton.py, which reads the logits of `rows` positions in their own
-    dtype and overwrites them with their gradient. The weight is padded with rows of zeros to a multiple of 64: for
-    other sizes cuBLAS has kernels that take three times as long."""
+    dtype and overwrites them with their gradient. The weight is padded with rows of zeros to a multiple of 64, as
+    cuBLAS has kernels for other sizes that take three times as long."""
 
     @staticmethod
     def forward(

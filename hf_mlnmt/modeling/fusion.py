@@ -225,7 +225,7 @@ class FusedEncoderOutput(ModelOutput):
         return cls(**tensors)
 
     def member(self, number: int) -> EncoderOutput:
-        """Returns the output of a translation model's encoder."""
+        """Returns the `EncoderOutput` of the translation model `number`."""
         names = names_of_member(number)
         return EncoderOutput(**{name: self[stored] for name, stored in names.items() if stored in self})
 

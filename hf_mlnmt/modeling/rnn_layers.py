@@ -122,7 +122,7 @@ class Packing:
 
     @classmethod
     def of(cls, real: Tensor | None) -> Packing | None:
-        """Returns the packing; None for None, and where nothing is padding (unknown on a GPU and in torch.export)."""
+        """Returns the packing; None for None and, on a CPU outside of torch.export, where nothing is padding."""
         if real is None or not (torch.compiler.is_exporting() or is_asynchronous(real) or not bool(real.all())):
             return None
         return cls(real)

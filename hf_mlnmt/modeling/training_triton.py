@@ -410,7 +410,7 @@ def works(device: torch.device) -> bool:
     try:
         activation_backward(*torch.zeros(2, 1, 1, device=device))
         return True
-    except Exception as error:  # compilers and drivers raise any kind
+    except Exception as error:  # compilers and drivers can raise any exception
         logger.warning("training: Triton does not work here, which costs time: %s", error)
         return False
 

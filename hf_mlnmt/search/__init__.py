@@ -75,7 +75,7 @@ _OF_THREAD = threading.local()  # `explains`: while `explain` runs, `run` raises
 
 
 class Floor(NamedTuple):
-    """An implementation of the search, why a call gets it, and a function that searches: None where the next must."""
+    """An implementation of the search: name, why a call gets it, and the function, which returns None if it cannot."""
 
     name: str
     reason: str

@@ -32,7 +32,7 @@ LARGE = 2**20  # numbers in a buffer from which on the memory of the one it repl
 
 
 def whole_blocks(length: int) -> int:
-    """Returns the next multiple of BLOCK."""
+    """Returns the smallest multiple of BLOCK that is at least `length`."""
     return -(-length // BLOCK) * BLOCK
 
 
@@ -115,7 +115,7 @@ class Growing:
         self._replace(keys, values, with_spare_slots(self.size) - self.size)
 
     def keep(self, states: Tensor, place: Tensor | None, rows: Tensor | None = None) -> Tensor:
-        """Returns states (sentences, beams, ...); with `rows` row i of all beams is row rows[i] of the states."""
+        """Returns states (sentences, beams, ...), with `rows` reordered: row i of all beams is their row rows[i]."""
         return states if rows is None else states.flatten(0, 1).index_select(0, rows).view(states.shape)
 
 

@@ -211,7 +211,7 @@ def _are_plain(ids: Any, mask: Any, device: torch.device) -> bool:
     """Tells whether ids and mask are equal in shape, on the model's device and, on a CPU, not padded on the left."""
     tensors = isinstance(ids, Tensor) and isinstance(mask, Tensor) and ids.dim() == 2 and ids.shape == mask.shape
     plain = tensors and ids.dtype == torch.long and ids.numel() > 0 and ids.device == mask.device == device
-    return plain and (device.type != "cpu" or bool(mask[:, 0].all()))  # else Transformers' preparation warns
+    return plain and (device.type != "cpu" or bool(mask[:, 0].all()))  # else Transformers warns of left padding
 
 
 def _key(options: dict[str, Any], given: Any) -> Any:

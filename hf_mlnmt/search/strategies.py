@@ -149,7 +149,7 @@ class BeamSearch:
         return hypotheses.Hypotheses(sentences, self.batch.width, self.config.early_stopping is True, device)
 
     def candidates(self, scores: Tensor, running: Tensor, history: Tensor) -> Candidates:
-        """Finds the best by scores (sentences, width or 1, vocabulary) and beams' sums `running` (sentences, width)."""
+        """Finds the best candidates by scores (sentences, width or 1, vocabulary) and sums of beams, `running`."""
         count = min(self.rules.candidates(self.batch.width), self.batch.width * scores.shape[-1])
         return continuations(self.rules, history, scores, self.batch.decoder.normalized, running, count)
 
@@ -254,7 +254,7 @@ class Grouped(BeamSearch):
 
 
 class SampledBeams(BeamSearch):
-    """Beam search whose candidates are drawn without replacement from softmax(sums), for a seed as in Transformers."""
+    """Beam search with candidates drawn without replacement from softmax(sums): for a seed those of Transformers."""
 
     def processed(self, scores: Tensor, history: Tensor) -> Tensor:
         """Returns log P of the next tokens after the logits processors (sentences, width, vocabulary)."""

@@ -35,8 +35,7 @@ class TransformerState:
         self.next_pruning = PRUNE_FROM
         self.length = self.slots = 0  # positions of the target that have been read, and slots that are in use
         self.history_mask: Tensor  # (sentences, 1, prompt or width, slots in whole blocks)
-        # In families that the search does not know, encoder outputs may have another length than the source: no
-        # padding.
+        # No padding in families that the search does not know: encoder outputs may have another length than the source.
         self._change_source(source.select(None, whole_blocks(source.real.shape[1])) if in_blocks else source)
 
     def _change_source(self, source: SourceBatch) -> None:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from hf_mlnmt.modeling.configuration import StackConfig
 
 Kind = Literal["translation", "language-model"]
-# For a translation system's encoder with an output projection (encoder-cloze, encoder-lm): Auto class, end of its name.
+# Auto class -> end of the class's name, for a translation system's encoder with an output projection.
 ENCODER_HEADS = {"AutoModelForMaskedLM": "ForMaskedLM", "AutoModelForCausalLM": "ForCausalLM"}
-# For each kind of model the Auto class that loads it, and the end of its class's name after the architecture's prefix.
+# Kind of a model -> the Auto class that loads it, and the end of its class's name, after the architecture's prefix.
 HEADS: dict[Kind, tuple[str, str]] = {
     "translation": ("AutoModelForSeq2SeqLM", "ForConditionalGeneration"),
     "language-model": ("AutoModelForCausalLM", "ForCausalLM"),
@@ -277,7 +277,7 @@ def _own(name: str) -> System:
                 raise ImportError(f"{path}: '{line[0].strip()}' is not copied along; say: from .file import name")
     except UserError:
         raise
-    except Exception as error:  # importing a module may raise any kind
+    except Exception as error:  # importing a module can raise any exception
         raise UserError(
             f"system '{name}': {type(error).__name__}: {error}. Expected package.module:NameConfig of a module that "
             "Python finds, with NameModel and NameForConditionalGeneration in the same file: docs/own-system.md."

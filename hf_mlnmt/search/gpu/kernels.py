@@ -59,7 +59,7 @@ def _first_kernel(place):
 
 @kernel
 def _key(value, number):
-    """Returns keys of values, float32, and numbers below 2^31."""
+    """Packs values, float32, and numbers below 2^31 into keys (see the file's docstring)."""
     value = tl.where(value == 0, 0.0, value)  # -0 becomes 0: they are equal
     value = tl.where(value == value, value, float("nan"))
     bits = value.to(tl.int32, bitcast=True)
@@ -298,7 +298,7 @@ def works(device: Any) -> bool:
     try:
         _first_kernel[(1,)](place)
         return int(place) == 1
-    except Exception as error:  # compilers and drivers raise any kind
+    except Exception as error:  # compilers and drivers can raise any exception
         logger.warning("generate(): Triton does not work here, which costs time: %s", error)
         return False
 

@@ -131,7 +131,7 @@ class Clock:
 
     def __init__(self, size: Size, span: int, device: torch.device):
         width = size.width
-        self.first = torch.tensor([0, 0, 0, *range(1 - width, 1)], device=device)  # before the step after the start
+        self.first = torch.tensor([0, 0, 0, *range(1 - width, 1)], device=device)  # at the start token
         self.ticks = torch.tensor([1, span, 1, *[width] * width], device=device)
         self.counters = self.first.clone()
         self.step, self.first_candidate, position, self.slots = self.counters.split([1, 1, 1, width])
