@@ -219,7 +219,7 @@ static inline __attribute__((always_inline)) void vector_panel(
 }
 
 #ifdef __AMX_INT8__
-/* The same by AMX for up to ROWS rows, in tiles of 16 rows by 16 outputs; memory up to 16 n rows is readable. */
+/* The same by AMX for up to ROWS rows, in tiles of 16 rows by 16 outputs: the rows are read up to a multiple of 16. */
 static void tile_panel(long rows, long k, const unsigned char *x, const signed char *w, int *sums)
 {
     for (int half = 0; half < PANEL; half += 32) { /* outputs */
@@ -645,7 +645,7 @@ typedef struct {
     const long *forbidden, *until;           /* tokens, and the step from which on each is allowed */
     long count_ends, count_forbidden;
     const float *length_penalties;           /* length^penalty of each length, 0 .. longest */
-    /* the state; capacity: slots of the caches, looks: length of a row of `sees` and `mask` */
+    /* the state; capacity: slots of the caches, looks: length of a row of `sees` */
     long step, used, capacity, next_pruning, looks;
     float *running, *scores;                 /* (beams), (candidates) */
     long *tokens, *parents, *places;         /* (beams), (candidates) twice */
