@@ -1,5 +1,5 @@
-"""Looking into trained models: what attention reads, what parts are worth, what states know, what outputs lack.
+"""Analyses of trained models: attention, the effect of parts, probing of states, faults of outputs, costs.
 
-One file a question: its statistic, and the study that asks it of several systems and draws the answer. The commands
-`hf-mlnmt analyse ...` write what they find.
+Each file has a statistic, and a function that computes it for several systems and returns a `Study` with rows and
+figures. The commands `hf-mlnmt analyse ...` write these to files.
 """

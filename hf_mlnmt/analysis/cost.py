@@ -1,7 +1,7 @@
-"""Costs of systems beside a baseline: parameters, operations, memory, speed of training and of decoding.
+"""Costs of systems relative to a baseline: parameters, operations, memory, speed of training and of decoding.
 
-Weights and sentences are random, and the same for all. Speed is measured by turns: contestants run A B A C A B A C ...,
-and each ratio is to the baseline's turn right before.
+Weights and sentences are random, sentences the same for all. For speed the systems run in turns A B A C A B A C ..., A
+the baseline, and each ratio is to the baseline's turn immediately before.
 """
 
 import os
@@ -28,15 +28,15 @@ from hf_mlnmt.reports.parameters import parameters_of_config
 from hf_mlnmt.training import Translation
 
 Turn = Callable[[], float]
-"""Does some work and returns its rate: tokens, sentences or steps a second."""
+"""A function that does some work and returns its speed: tokens, sentences or steps per second."""
 
 
 def beside_baseline(
     baseline: Turn, others: Mapping[str, Turn], rounds: int, tell: Callable[[str], Any]
 ) -> dict[str, tuple[float, float]]:
-    """Returns the median rate of each of the others, and the median of its ratios to the baseline's turn before it.
+    """Runs turns; returns {name: (median speed, median ratio to the baseline's turn immediately before)}.
 
-    A first round, the warm-up, does not count.
+    tell: is called with a line of text after each turn. A first round, the warm-up, does not count.
     """
     pairs: dict[str, list[tuple[float, float]]] = {name: [] for name in others}
     for number in range(rounds + 1):
@@ -52,7 +52,7 @@ def beside_baseline(
 
 
 def machine() -> str:
-    """Returns the processor, threads, versions and load under which a number was measured, as text."""
+    """Returns processor, threads, versions and present load of the machine as text, for records of measurements."""
     import psutil
     import transformers
 
@@ -72,12 +72,15 @@ MEASURES = {
     "training_steps_per_second": "training",
     "decoding_tokens_per_second": "decoding",
 }
-"""Field of a row -> name of the measure; its multiple of the baseline's is the field `<name>_ratio`."""
+"""Field of a row -> name of the measure; the ratio to the baseline's is in the field `<name>_ratio`."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """The work that is measured: `steps` of training of so many target `tokens`; decoding of a `batch` with `beams`."""
+    """The measured work: training `steps` of `tokens` target tokens; decoding of `batch` sentences with `beams`.
+
+    vocabulary: size. length: tokens of a sentence. rounds: measured turns of each system.
+    """
 
     vocabulary: int = 8000
     tokens: int = 1024
@@ -90,7 +93,7 @@ class Work:
 
 
 def build(config: Any, device: str) -> Any:
-    """Returns the model with seeded weights."""
+    """Returns a new model, with weights drawn with seed 1, on the device."""
     from transformers import AutoModelForSeq2SeqLM
 
     torch.manual_seed(1)
@@ -98,7 +101,7 @@ def build(config: Any, device: str) -> Any:
 
 
 def batches(work: Work) -> list[dict[str, Tensor]]:
-    """Returns a batch for each step of a turn, of as many pairs as fit into `tokens`."""
+    """Returns random batches, one for each step of a turn, of different lengths, each of about `tokens` tokens."""
     draw, objective, made = np.random.default_rng(1), Translation(0, label_smoothing=0.1), []
     for length in (0.6 + 0.8 * (np.arange(work.steps) + 0.5) / work.steps) * work.length:
         size = max(1, work.tokens // round(length))
@@ -109,7 +112,7 @@ def batches(work: Work) -> list[dict[str, Tensor]]:
 
 
 def train(model: Any, optimizer: Any, inputs: Sequence[dict[str, Tensor]]) -> None:
-    """Takes an optimizer step on every batch."""
+    """Trains the model: an optimizer step on every batch."""
     objective = Translation(0, label_smoothing=0.1)
     for batch in inputs:
         loss, _ = objective.loss(model, batch)
@@ -120,13 +123,13 @@ def train(model: Any, optimizer: Any, inputs: Sequence[dict[str, Tensor]]) -> No
 
 
 def training(config: Any, work: Work) -> Turn:
-    """Returns a turn of an optimizer step on every batch; a new model has done a turn before."""
+    """Returns a turn that trains a new model on every batch and returns steps per second, after a warm-up on all."""
     inputs = batches(work)
     return _turn(lambda: _trained(config, work, inputs), lambda made: train(made[0], made[1], inputs), work.steps, work)
 
 
 def _turn(make: Callable[[], Any], run: Callable[[Any], Any], amount: float, work: Work) -> Turn:
-    """Returns a turn that times `run` on a model of its own, which `make` makes and warms up."""
+    """Returns a turn that makes and warms up a model by `make`, times `run` on it, and returns `amount` per second."""
 
     def turn() -> float:
         made = make()
@@ -138,7 +141,7 @@ def _turn(make: Callable[[], Any], run: Callable[[Any], Any], amount: float, wor
 
 
 def _trained(config: Any, work: Work, inputs: Sequence[dict[str, Tensor]]) -> tuple[Any, Any]:
-    """Returns a model and its optimizer after a step on every batch."""
+    """Returns a new model and its optimizer after a step on every batch."""
     model = build(config, work.device).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
     train(model, optimizer, inputs)
@@ -146,7 +149,8 @@ def _trained(config: Any, work: Work, inputs: Sequence[dict[str, Tensor]]) -> tu
 
 
 def decoding(config: Any, work: Work) -> Turn:
-    """Returns a turn of one batch, `length` tokens for every sentence; a new model decodes three tokens first."""
+    """Returns a turn that decodes a batch with a new model, `length` tokens for each sentence, after a warm-up of three
+    tokens, and returns tokens per second."""
     ids = torch.randint(5, work.vocabulary, (work.batch, work.length), generator=torch.manual_seed(1))
     inputs = {"input_ids": ids.to(work.device), "attention_mask": torch.ones_like(ids).to(work.device)}
 
@@ -163,23 +167,23 @@ def decoding(config: Any, work: Work) -> Turn:
 
 
 def _now(work: Work) -> float:
-    """Returns the time after the device has finished its work."""
+    """Waits until the device has finished its work, and returns the time in seconds."""
     if work.device != "cpu":
         torch.accelerator.synchronize()
     return time.perf_counter()
 
 
 def operations(config: Any, work: Work) -> int:
-    """Counts the operations of the matrix products of one training step, without those of the recurrent scans."""
+    """Counts the floating-point operations of the matrix products of a training step, without the recurrent scans."""
     model = build(config, work.device).train()
-    model.set_attn_implementation("eager")  # the counter does not see into a CPU's fused attention
+    model.set_attn_implementation("eager")  # the counter counts no operations inside a CPU's fused attention
     with FlopCounterMode(display=False) as counter:
         Translation(0, label_smoothing=0.1).loss(model, batches(work)[0])[0].backward()
     return int(counter.get_total_flops())
 
 
 class LiveBytes(TorchDispatchMode):
-    """Context manager: counts the bytes of living tensors that were made inside; `peak` is the largest count."""
+    """Context manager: counts the bytes of existing tensors, those `before` and those made inside; `peak`: the most."""
 
     def __init__(self, before: Sequence[Tensor] = ()) -> None:
         super().__init__()
@@ -209,9 +213,9 @@ class LiveBytes(TorchDispatchMode):
 
 
 def peak_memory(config: Any, work: Work) -> int:
-    """Counts the bytes at the peak of a training step, the second: weights, gradients, Adam's moments, activations.
+    """Returns the peak bytes of a second training step: weights, gradients, Adam's moments and activations.
 
-    On a GPU the allocator's own count; on a CPU the tensors that operations return, without what they use inside.
+    On a GPU by the allocator's count; on a CPU of the tensors that operations return, without their working memory.
     """
     inputs = batches(work)[:1]
     parts = _trained(config, work, inputs)
@@ -228,9 +232,9 @@ def peak_memory(config: Any, work: Work) -> int:
 
 
 def cost_study(configs: Mapping[str, Any], work: Work, tell: Callable[[str], Any]) -> Study:
-    """Measures the costs of each system, a row each, and as multiples of those of the first, the baseline.
+    """Measures the costs of each system and their ratios to those of the first, the baseline; a row for each system.
 
-    Raises: UserError for a system that does not fit into the memory.
+    tell: is called with a line of text after each turn. Raises: UserError for a system that does not fit into memory.
     """
     baseline = next(iter(configs))
     counts = {name: parameters_of_config(config)["total"] for name, config in configs.items()}
@@ -266,7 +270,7 @@ def cost_study(configs: Mapping[str, Any], work: Work, tell: Callable[[str], Any
 
 
 def _check_memory(counts: Mapping[str, int], work: Work) -> None:
-    """Refuses what does not fit: weights, gradients and Adam's moments, four times the parameters, and logits."""
+    """Raises UserError if weights, gradients, Adam's moments (4 numbers a parameter) and logits exceed the memory."""
     there = memory_of_machine(work.device == "cpu")
     logits = max(work.tokens, work.batch * work.beams) * work.vocabulary
     for name, count in counts.items():
@@ -278,7 +282,7 @@ def _check_memory(counts: Mapping[str, int], work: Work) -> None:
 
 
 def _summary(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns each cost as text, in brackets as a multiple of the baseline's."""
+    """Returns each cost as text, with its ratio to the baseline's in brackets."""
     return {
         "system": row["system"],
         "parameters": f"{row['parameters']:,} ({row['parameters_ratio']:.2f})",

@@ -1,13 +1,13 @@
 """Sentence embeddings of a translation model, for retrieval of translations and similarity of sentences.
 
 Reference: the paper on the attention bridge, sections 1 and 2: the k rows of M as a sentence's representation.
-`model.embed` (modeling/transformer.py, bridge.py) says what an embedding is; this file compares texts and languages.
+`model.embed` (modeling/transformer.py, bridge.py) computes embeddings; this file compares those of texts and languages.
 
 Retrieval: for every sentence of one language the nearest one of another, by cosine; accuracy@1 is the share for which
-that is its translation, line by line of two aligned files.
+that is its translation, the same line of the other file.
 
-Similarity: do the cosines of embeddings rank pairs of sentences as people's scores do? Any file of scored pairs is
-taken; the paper's are "non-trainable similarity tasks". Intervals: Fisher's z, its variance 1 / (n - 3) for Pearson's
+Similarity: correlation of the cosines of pairs of sentences with human scores, for any file of scored pairs; the
+paper's are "non-trainable similarity tasks". Intervals: Fisher's z, with variance 1 / (n - 3) for Pearson's
 correlation, and (1 + r^2 / 2) / (n - 3) for Spearman's (Bonett and Wright 2000).
 """
 
@@ -39,9 +39,9 @@ def embed_file(
     pooling: str | None = None,
     target_language: str | None = None,
 ) -> np.ndarray:
-    """Embeds a file's lines by `embed_texts`, with a bar on standard error where that is a terminal.
+    """Embeds a file's lines by `embed_texts`, with a progress bar on standard error if that is a terminal.
 
-    pooling: "flat", "mean" or the digits of a row's number; None: flat with a bridge, else mean.
+    pooling: "flat", "mean" or a row's number in digits; None: flat with a bridge, else mean.
     """
     chosen = pooling or default_pooling(parts.model)
     texts = list(read_lines(file))
@@ -53,9 +53,9 @@ def embed_file(
 
 
 def retrieval(embeddings: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Returns accuracy@1 by "from-to", of embeddings (sentences, width) of the same sentences in several languages.
+    """Returns {"from-to": accuracy@1} for embeddings (sentences, width) of the same sentences in several languages.
 
-    Raises: UserError for files of different lengths.
+    Raises: UserError for different numbers of sentences.
     """
     counts = {language: len(vectors) for language, vectors in embeddings.items()}
     if len(set(counts.values())) > 1:
@@ -69,7 +69,10 @@ def retrieval(embeddings: Mapping[str, np.ndarray]) -> dict[str, float]:
 
 
 def retrieval_rows(accuracies: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
-    """Returns a row for each pair of languages, and their mean, with the percent of each model, {model: accuracies}."""
+    """Returns a row for each pair of languages, then one for their mean, with each model's accuracy in percent.
+
+    accuracies: model -> result of `retrieval`.
+    """
     means = {name: {**of, "mean": sum(of.values()) / len(of)} for name, of in accuracies.items()}
     pairs = next(iter(means.values()))
     return [{"from-to": pair, **{name: round(100 * of[pair], 1) for name, of in means.items()}} for pair in pairs]
@@ -79,9 +82,9 @@ Pair = tuple[str, str, float]
 
 
 def read_pairs(path: str | Path) -> list[Pair]:
-    """Reads (sentence, sentence, score) of each line, with tabs between them.
+    """Reads a file of lines sentence, sentence, score, separated by tabs.
 
-    Raises: UserError for a line of another form, an empty sentence, fewer than four pairs, or one score only.
+    Raises: UserError for a line of another form, an empty sentence, fewer than four pairs, or all scores equal.
     """
     pairs = []
     for number, line in enumerate(read_lines(path, form="table"), 1):
@@ -100,14 +103,14 @@ def read_pairs(path: str | Path) -> list[Pair]:
 
 
 def pearson(first: np.ndarray, second: np.ndarray) -> float:
-    """Returns the correlation of two (n,); nan where one does not vary."""
+    """Returns Pearson's correlation of two arrays (n,); nan where one is constant."""
     a, b = first - first.mean(), second - second.mean()
     norm = float(np.sqrt((a @ a) * (b @ b)))
     return float(a @ b) / norm if norm else math.nan
 
 
 def correlations(first: np.ndarray, second: np.ndarray) -> dict[str, tuple[float, float, float]]:
-    """Returns {"Pearson", "Spearman": (correlation, low, high)}, 95 % intervals, from -1 to 1.
+    """Returns {"Pearson", "Spearman": (correlation, low, high)} of two arrays (n,), with 95 % intervals.
 
     Raises: UserError without SciPy.
     """
@@ -128,7 +131,7 @@ def _interval(r: float, count: int, ranked: bool) -> tuple[float, float]:
 
 
 def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Computes (n, width) twice -> (n,); 0 for an embedding of zeros."""
+    """Computes the cosine of each pair of rows of two arrays (n, width): (n,); 0 for an embedding of zeros."""
     return (normalised(first.astype(float)) * normalised(second.astype(float))).sum(1)
 
 
@@ -138,7 +141,7 @@ def similarity_study(
     language: str | None = None,
     pooling: str | int | None = None,
 ) -> Study:
-    """Compares every system's cosines with every file's scores: correlations and intervals, as rows and points."""
+    """Correlates every system's cosines with every file's scores; the study has rows and a figure with intervals."""
     study = Study("similarity")
     panels: dict[str, dict[str, list[figures.Interval]]] = {}
     for file, pairs in files.items():

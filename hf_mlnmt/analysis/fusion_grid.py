@@ -1,7 +1,7 @@
-"""The scales that suit a fused model: its scores on a development set for every alpha and beta of a grid.
+"""Grid search for the scales of a fused model: its scores on a development set for every alpha and beta of a grid.
 
 Reference: thesis on monolingual data, section 4.4.2: tables 4.8 and 4.9 (alpha by beta), 4.10 (gamma = beta / alpha).
-With sequence-level normalization (4.4) a search knows gamma alone, so the grid's alpha is 1 unless it is given.
+With sequence-level normalization (4.4) a search depends on gamma alone, so the grid's alpha is 1 by default.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hf_mlnmt.evaluation.figures import Panel, heat_maps, save, write_rows
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.translating.pipeline import progress_bar
 
-# The thesis's; 0 is the translation models alone.
+# The thesis's values; with beta or gamma 0 only the translation models are used.
 ALPHAS = (1e-3, 1e-2, 1e-1, 0.5, 1.0, 5.0, 10.0)
 BETAS = (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 0.5, 1.0, 5.0, 10.0)
 GAMMAS = (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 0.5, 1.0, 10.0)
@@ -37,8 +37,8 @@ class Grid:
     """A grid of scales with the scores of its points; `run` scores the points that are missing.
 
     Args:
-        alphas, betas: None: the thesis's. Of sequence-level normalization these are alpha = 1 and its values of gamma.
-        options: how the pipeline decodes: num_beams and so on.
+        alphas, betas: None: the thesis's values; with sequence-level normalization alpha = 1 and those of gamma.
+        options: of the pipeline's decoding: num_beams and so on.
     """
 
     pipeline: TranslationPipeline
@@ -69,7 +69,7 @@ class Grid:
 
     @property
     def points(self) -> list[tuple[float, float]]:
-        """Returns (alpha, beta) of the grid, without the point where both are 0."""
+        """Returns the grid's points (alpha, beta), without the one where both are 0."""
         return [(alpha, beta) for alpha, beta in product(self.alphas or (), self.betas or ()) if alpha or beta]
 
     def settings(self) -> Row:
@@ -89,7 +89,7 @@ class Grid:
         }
 
     def _kept(self) -> list[Row]:
-        """Reads the rows of an earlier run of this grid. Raises: UserError when that was another grid."""
+        """Reads the rows of an earlier run of this grid. Raises: UserError if its settings were others."""
         path = self.folder / f"{STEM}.json"
         if not path.is_file():
             return []
@@ -104,7 +104,7 @@ class Grid:
         return rows
 
     def run(self, progress: bool = True) -> list[Row]:
-        """Scores every point that is not there yet; all rows are written after each. Returns those of this grid."""
+        """Scores every point without a row, and writes all rows after each; returns the rows of this grid's points."""
         self.folder.mkdir(parents=True, exist_ok=True)
         points = self.missing()
         with progress_bar(len(points), progress) as update:
@@ -116,7 +116,7 @@ class Grid:
         return [row for row in self.rows if (row["alpha"], row["beta"]) in self.points]
 
     def missing(self) -> list[tuple[float, float]]:
-        """Returns the points that have no row."""
+        """Returns the points without a row."""
         there = {(row["alpha"], row["beta"]) for row in self.rows}
         return [point for point in self.points if point not in there]
 
@@ -127,7 +127,7 @@ class Grid:
         return {
             "alpha": alpha,
             "beta": beta,
-            "gamma": float(f"{beta / alpha:.12g}") if alpha else None,  # 0.001 / 0.01 is 0.01 / 0.1
+            "gamma": float(f"{beta / alpha:.12g}") if alpha else None,  # rounded: 0.001 / 0.01 == 0.01 / 0.1
             **{name: round(metric.score, 4) for name, metric in scores.metrics.items()},
             "length_ratio": round(scores.length_ratio, 4),
             "seconds": round(time.perf_counter() - started, 2),
@@ -136,12 +136,12 @@ class Grid:
 
 
 def best(rows: Iterable[Row]) -> Row:
-    """Returns the row of the highest BLEU; of several, that with the largest weight of the language models."""
+    """Returns the row with the highest BLEU; of equal ones that with the largest beta."""
     return max(rows, key=lambda row: (row["BLEU"], row["beta"]))
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Returns BLEU, a row for each alpha, a column for each beta; with one alpha all scores, a row for each beta."""
+    """Returns a table of BLEU, a row for each alpha, a column for each beta; for one alpha a row of scores per beta."""
     alphas, betas, values = _bleu(rows)
     if len(alphas) == 1:
         return [{name: row[name] for name in ("beta", *METRICS, "length_ratio")} for row in rows]
@@ -150,14 +150,14 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def draw(rows: Sequence[Row], folder: str | Path) -> list[Path]:
-    """Draws the heat map of BLEU, grid.png and grid.svg."""
+    """Draws a heat map of BLEU, alphas by betas, and writes grid.png and grid.svg into the folder."""
     alphas, betas, values = _bleu(rows)
     panel = Panel("", values, [f"{alpha:g}" for alpha in alphas], [f"{beta:g}" for beta in betas])
     return save(heat_maps([panel], "alpha", "beta", "BLEU"), folder, STEM)
 
 
 def _bleu(rows: Sequence[Row]) -> tuple[list[float], list[float], list[list[float | None]]]:
-    """Returns the alphas, the betas, and BLEU (alphas, betas)."""
+    """Returns the sorted alphas and betas, and BLEU (alphas, betas), None for points without a row."""
     alphas, betas = (sorted({row[name] for row in rows}) for name in ("alpha", "beta"))
     of = {(row["alpha"], row["beta"]): row["BLEU"] for row in rows}
     return alphas, betas, [[of.get((alpha, beta)) for beta in betas] for alpha in alphas]

@@ -1,16 +1,16 @@
-"""The loss without one of a model's parts: BLEU with a collected encoder layer, or an auxiliary, replaced by zeros.
+"""Masking parts of a model: BLEU with a collected encoder layer, or an auxiliary decoder's states, replaced by zeros.
 
 References: thesis on joint attention, section 3.5.4, table 3.5 ("Every Layer Counts", PBML 115, table 7), for layers;
 section 4.5.5 for auxiliaries (AIF); section 4.5.3, table 4.7, for auxiliary decoders that translate by themselves.
 
-| question | systems | how |
+| question | systems | variants |
 | --- | --- | --- |
 | layers | s-agg .. transparent, m-00 .. m-11 | `layer_mask`: f^i of one collected layer becomes zeros |
 | auxiliaries | ms-<layers>-aif | `auxiliary_mask`: the features of one auxiliary become zeros, and of all |
 | decoders | ms-<layers>, ms-<layers>-aif | each auxiliary decoder translates alone (`auxiliary_translator`) |
 
-Each variant is compared with the whole model by the tests of hf_mlnmt.evaluation, as systems with their baseline are.
-The study has rows, bars and the translations of every variant.
+Each variant is compared with the whole model by the significance tests of hf_mlnmt.evaluation. The study has rows, bars
+and the translations of every variant.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WHOLE = "whole model"
 
 @dataclass(frozen=True)
 class Variant:
-    """A model without one part: the arguments of generate() that mask it, or the auxiliary decoder that translates."""
+    """A model without a part: arguments of generate() that mask it, or the layer of an auxiliary that translates."""
 
     question: Question
     name: str
@@ -43,7 +43,7 @@ class Variant:
 
 
 def collected_names(model: Any) -> list[str]:
-    """Returns the collected layers, lowest first, as `layer_mask` counts them; [] for a model that collects none."""
+    """Returns names of the collected layers, in the order of `layer_mask`; [] for a model that collects none."""
     config = model.config
     count = getattr(config, "feature_count", None)
     if count is None:
@@ -53,9 +53,9 @@ def collected_names(model: Any) -> list[str]:
 
 
 def variants(model: Any, questions: Sequence[Question] | None = None) -> list[Variant]:
-    """Returns all that can be left out of this model for these questions, or for all that make sense.
+    """Returns all variants of the model for the given questions, or for None those that apply to it.
 
-    Raises: UserError if a question makes no sense for the model, or none does.
+    Raises: UserError if a given question does not apply to the model, or for None if none applies.
     """
     layers = collected_names(model)
     auxiliaries = list(getattr(model.config, "auxiliary_layers", None) or [])
@@ -80,14 +80,17 @@ def variants(model: Any, questions: Sequence[Question] | None = None) -> list[Va
 
 
 def _without(index: int, names: Sequence[Any]) -> list[float]:
-    """Returns a mask of ones with zero at the index."""
+    """Returns a mask for `names`: ones, and zero at the index."""
     return [float(other != index) for other in range(len(names))]
 
 
 def translations(
     parts: Parts, sources: Sequence[str], chosen: Sequence[Variant], **decoding: Any
 ) -> dict[str, list[str]]:
-    """Returns {name: translations}, the whole model's first; `decoding`: TranslationPipeline's options."""
+    """Translates by the whole model, then by each variant; returns {name: translations}.
+
+    decoding: options of TranslationPipeline.
+    """
     outputs = {WHOLE: list(TranslationPipeline(parts)(list(sources), **decoding))}
     for variant in chosen:
         used = parts
@@ -105,9 +108,9 @@ def rows(
     protocol: ProtocolName = "cased",
     **testing: Any,
 ) -> list[dict[str, Any]]:
-    """Returns a row for the whole model, then one for each variant: BLEU, difference, p-values and their mark.
+    """Returns a row for the whole model, then one for each variant: BLEU, difference to the whole, p-values and mark.
 
-    testing: bootstrap, trials, seed and language of `compare`.
+    testing: arguments of `compare`: bootstrap, trials, seed and language.
     """
     comparison = compare(outputs, references, protocols=[protocol], metrics=["BLEU"], **testing)
     made: list[dict[str, Any]] = []
@@ -130,8 +133,8 @@ def masking_study(
 ) -> Study:
     """Translates with every variant of every system; scores each and tests it against the whole model.
 
-    questions: None for all that each system has. testing: as of `rows`.
-    Raises: UserError if a question makes no sense for a system; all are asked before anything is translated.
+    questions: None for all that apply to each system. testing: as of `rows`. tell: gets a line of text per system.
+    Raises: UserError, before anything is translated, if a question does not apply to a system.
     """
     chosen = {}
     for name, parts in systems.items():

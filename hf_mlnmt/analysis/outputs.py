@@ -1,8 +1,8 @@
 """Studies of translations: faults, scores by source length, largest differences; scores of several test sets.
 
-Faults of translations that no score names (`KINDS`); words are runs of letters and digits without case (data/words.py),
-and a translation may have several faults. BLEU and chrF by the length of the source sentence. The sentences that two
-systems translate most differently in quality: the largest differences of sentence chrF.
+Faults of translations that scores do not show (`KINDS`); words are runs of letters and digits without case
+(data/words.py), and a translation may have several faults. BLEU and chrF by the length of the source sentence. The
+sentences for which two systems differ most in sentence chrF.
 
 Departs: the texts print groups of lengths as 10-20, 20-30, so that 20 would be in two; here it is in the second.
 
@@ -43,16 +43,15 @@ if TYPE_CHECKING:
 
 
 def is_copied(source: str, output: str, reference: str) -> bool:
-    """Returns whether the words are the source's, and not the reference's."""
+    """Returns whether the output has the same words as the source, and the reference has others."""
     read, written, given = (spoken(text.casefold()) for text in (source, output, reference))
     return bool(written) and written == read != given
 
 
 def has_run(text: str) -> bool:
-    """Returns whether a phrase of 2 to 4 words stands twice in a row, or one word three times.
+    """Returns whether a text has a phrase of 2 to 4 words twice in a row, or a word three times.
 
-    Of text without spaces, where two or three letters twice are a word: 4 to 16 letters twice, or one to three four
-    times.
+    In text without spaces, where two or three letters twice may be a word: 4 to 16 twice, or 1 to 3 four times.
     """
     said = spoken(text.casefold())
     runs = ((1, 4), (2, 4), (3, 4), *((length, 2) for length in range(4, 17)))
@@ -69,7 +68,7 @@ def is_repeated(source: str, output: str, reference: str) -> bool:
 
 
 def is_untranslated(source: str, output: str, reference: str) -> bool:
-    """Returns whether at least half of the words are the source's and not the reference's."""
+    """Returns whether at least half of the output's words are in the source and not in the reference."""
     read, written, given = (terms(text.casefold()) for text in (source, output, reference))
     kept = set(read) - set(given)
     return bool(written) and 2 * sum(word in kept for word in written) >= len(written)
@@ -90,10 +89,11 @@ def output_statistics(
     is_off_target: Callable[[str], bool] | None = None,
     language: str | None = None,
 ) -> dict[str, Any]:
-    """Returns the length ratio (output to reference, sacreBLEU's tokens); share and lines (from 1) of each fault.
+    """Returns the number of sentences, the length ratio (output to reference, in sacreBLEU's tokens), and for each
+    fault its share and lines (from 1).
 
-    `is_off_target` says of a translation whether it is in a wrong language; without it that kind is left out. Of
-    several references the first is compared with. language: the target's, as of score().
+    is_off_target: tells whether a translation is in a wrong language; None: this fault is left out. Of several
+    references the first is used for faults. language: the target's, as of score().
     """
     sets = reference_lists(references)
     _check("the output", outputs, sets, len(sources))
@@ -120,18 +120,18 @@ def _check(name: str, outputs: Lines, references: Sequence[Sequence[str | None]]
 
 
 def sentence_scores(outputs: Lines, references: References) -> list[float]:
-    """Returns chrF of each sentence (0 to 100), sacreBLEU's, against all of its references."""
+    """Returns sacreBLEU's chrF of each sentence (0 to 100) against all of its references."""
     counts = count_sentences(outputs, references, metrics=["chrF"])["chrF"]
     return [float(score) for score in scores_of_sums("chrF", counts)]
 
 
 METRICS = ("BLEU", "chrF")
 SETS: dict[str, list[int]] = {"wmt": [10, 20, 30, 40, 50], "iwslt": [11, 21, 31, 41]}
-"""The smallest length of every group but the first."""
+"""Name -> the smallest length of each group but the first."""
 
 
 def read_starts(text: str) -> list[int]:
-    """Reads a name of SETS, or where groups begin: 15,30 makes under 15, 15 to 29, 30 and more."""
+    """Returns the smallest lengths of groups, by a name of SETS or as text: "15,30" for <15, 15 to 29, 30 and more."""
     if text in SETS:
         return SETS[text]
     try:
@@ -150,7 +150,7 @@ def group_names(starts: Sequence[int]) -> list[str]:
 
 
 def group_indices(lengths: Sequence[int], starts: Sequence[int]) -> list[list[int]]:
-    """Returns the sentences of each group, by their numbers from 0."""
+    """Returns the indices of the sentences in each group, from 0."""
     groups: list[list[int]] = [[] for _ in range(len(starts) + 1)]
     for index, length in enumerate(lengths):
         groups[bisect_right(starts, length)].append(index)
@@ -167,10 +167,9 @@ def scores_by_length(
     bootstrap: int = 1000,
     **scoring: Any,
 ) -> list[dict[str, Any]]:
-    """Returns a row for each system, group and metric: count of sentences, score, 95 % interval.
+    """Returns a row for each system, group and metric: number of sentences, score, 95 % interval.
 
-    lengths: of each source sentence, in the unit that the groups are meant for. An empty group has no score. scoring:
-    as of score().
+    lengths: of each source sentence, in the unit of `starts`. An empty group has no score. scoring: for score().
     """
     sets = reference_lists(references)
     for name, lines in systems.items():
@@ -180,7 +179,7 @@ def scores_by_length(
     for group, indices in zip(group_names(starts), group_indices(lengths, starts), strict=True):
         chosen = [[lines[i] for i in indices] for lines in sets]
         for name, lines in systems.items():
-            # Of one sentence all resamples are the same.
+            # All resamples of one sentence are the same.
             resamples = bootstrap if len(indices) > 1 else 0
             scores = score([lines[i] for i in indices], chosen, bootstrap=resamples, **how) if indices else None
             for metric in metrics:
@@ -196,7 +195,7 @@ SHOWN = 20
 
 
 def source_lengths(sources: Lines, model: str | None = None) -> list[int]:
-    """Returns each source's length in subwords of a model's tokenizer without </s>, or in words (data/words.py)."""
+    """Returns each source's length in subwords of a model's tokenizer without </s>; without a model in words."""
     if model is None:
         return [len(words(line)) for line in sources]
     from hf_mlnmt.data.tokenizer import encode, load_tokenizers
@@ -210,7 +209,7 @@ def source_lengths(sources: Lines, model: str | None = None) -> list[int]:
 
 @dataclass(frozen=True)
 class OutputAnalysis:
-    """The translations of one test set, {system: lines}, the baseline first; chrF of each sentence; and the studies."""
+    """The translations of one test set, {system: lines}, the baseline first, with chrF of each sentence and studies."""
 
     outputs: Mapping[str, Lines]
     references: Lines
@@ -229,16 +228,14 @@ def analyse_outputs(
     shown: int = SHOWN,
     **scoring: Any,
 ) -> OutputAnalysis:
-    """Studies one run of each system: scores by length and faults where sources are known; the largest differences.
+    """Analyses one run of each system: scores by length and faults if sources are given, and the largest differences.
 
     Args:
-        sources: None where they are not known.
-        starts: where groups of source lengths begin, see read_starts(); lengths are in words, or in the source subwords
-            of the model `tokenizer`.
-        languages: text of further languages that an output may be in by mistake. The language is guessed from it and
-            from source and references themselves; an output of no word, or where both sides have the same, is not
-            guessed.
-        shown: sentences of the largest gains, and of the largest losses, for each system; 0: none.
+        sources: None if they are not known.
+        starts: smallest lengths of groups, see read_starts(), in words, or in source subwords of model `tokenizer`.
+        languages: language -> text, of further languages in which outputs may be by mistake. An output's language is
+            guessed by these texts, sources and references; not without words, nor where source and reference are equal.
+        shown: how many sentences with the largest gains, and as many with losses, to list for each system; 0: none.
         scoring: protocol, language, bootstrap and seed of the scores by length.
 
     Raises: UserError for different numbers of lines.
@@ -262,9 +259,9 @@ def analyse_outputs(
 def analyses_of(
     comparison: Comparison, runs: Sequence[Any], texts: Mapping[Path, Mapping[str, Texts]], **about: Any
 ) -> dict[str, OutputAnalysis]:
-    """Returns {test set: analysis of the translations of each system's first run}, of those that are here.
+    """Returns {test set: analysis of the first run of each system whose translations are known}.
 
-    texts: {origin of a run: its test sets}. about: as `analyse_outputs` takes it, without protocol and language.
+    texts: {origin of a run: its test sets}. about: arguments of `analyse_outputs` but protocol and language.
     """
     here: dict[str, SystemRun] = {}
     for run in runs:
@@ -281,7 +278,7 @@ def analyses_of(
 
 
 def sentences_of(analyses: Mapping[str, OutputAnalysis]) -> dict[str, Any] | None:
-    """Returns the sentences of all test sets, one set behind the other, as the page shows them; None without any."""
+    """Returns the sentences of all test sets in sequence, with outputs and chrF, for a page; None without analyses."""
     if not analyses:
         return None
     known = list(analyses.values())
@@ -300,9 +297,9 @@ def sentences_of(analyses: Mapping[str, OutputAnalysis]) -> dict[str, Any] | Non
 
 
 def _length_study(rows: Sequence[dict[str, Any]], unit: str) -> Study:
-    """Draws BLEU and chrF of each group with intervals; the count of sentences stands below each group's name.
+    """Makes the study of scores by length: draws BLEU and chrF of each group with intervals and number of sentences.
 
-    A group without sentences has rows, and no place in the figure.
+    A group without sentences has rows, but is not drawn.
     """
     study = Study("lengths", rows=list(rows))
     counts = {row["source_length"]: row["sentences"] for row in rows}
@@ -325,7 +322,7 @@ def _length_study(rows: Sequence[dict[str, Any]], unit: str) -> Study:
 
 
 def _statistics_study(by_system: Mapping[str, Mapping[str, Any]]) -> Study:
-    """Draws the shares of faulty outputs; rows have their lines."""
+    """Makes the study of faults: draws the share of each fault; rows also have the faulty lines' numbers."""
     study = Study("statistics")
     panels: dict[str, list[tuple[str, float, str]]] = {}
     for name, statistics in by_system.items():
@@ -351,10 +348,9 @@ def _difference_study(
     sources: Lines | None,
     count: int,
 ) -> Study:
-    """Sets every system beside the first: the sentences where it gains most chrF, then those where it loses most.
+    """Makes the study of the sentences where each system gains most chrF over the first, and where it loses most.
 
-    Texts as rows, from the largest gain to the largest loss, differences as bars. Sentences of the same score are left
-    out.
+    Rows have the texts, largest gains first, largest losses last; sentences of equal score are left out.
     """
     study, panels = Study("differences"), {}
     baseline, *others = outputs
@@ -395,9 +391,9 @@ MEASURES = ("perplexity per subword", "perplexity per word", "bits per byte")
 def domain_study(
     comparison: Comparison, protocol: str, perplexities: Mapping[str, Mapping[str, Perplexity]] | None = None
 ) -> Study:
-    """Makes a row for each test set, metric and system; and for each test set and language model.
+    """Makes the study of several test sets: a row for each test set, metric and system, and for each language model.
 
-    The summary has the thesis's form: a line for each system and measure, a column for each test set. `difference` and
+    The summary has a line for each system and measure, a column for each test set, as in the thesis. `difference` and
     p-values are against the baseline on the same test set, `sign` is † or ‡ (evaluation/significance.py).
 
     perplexities: {test set: {language model: Perplexity}}, of the first reference.

@@ -1,19 +1,18 @@
-"""Probing: how well a classifier reads a property of the sentence from a frozen encoder's vector of it.
+"""Probing: the accuracy of a classifier that predicts a property of a sentence from a frozen encoder's vector of it.
 
 References: thesis on joint attention, sections 4.5.4 (table 4.8) and 5.6.1 (table 5.5); "Dual contextual module",
 section 6; Conneau et al. 2018, "What you can cram into a single $&!#* vector", section 2.
 
-Tasks are sentences with a label each, in three parts, made of any raw text without annotation; words are runs of
-letters, and a sentence that stands in the text twice is taken once. Or they are SentEval's files: one example a line,
-`tr`, `va` or `te`, a label and the sentence, separated by tabs.
+Tasks are sentences with labels in three parts, train, dev and test. They are made from raw text without annotation,
+where words are runs of letters and repeated sentences are used once; or read from SentEval's files, with an example on
+each line: `tr`, `va` or `te`, a label and the sentence, separated by tabs.
 
-Sentence vectors: the mean of a layer's states over the real positions. Layers: 0 the embeddings, 1 .. L
-the encoder's layers as they hand on their states, L after the layer norm that ends a pre-norm encoder; </s> is a
-position like the others.
+Sentence vectors: the mean of a layer's states over the real positions, </s> included. Layers: 0 the embeddings, 1 .. L
+the outputs of the encoder's layers, L after the layer norm that ends a pre-norm encoder.
 
 Classifiers: logistic regression, and the papers' two-layer perceptron: L2 of 1e-4 on the hidden layer, RMSProp, up to
-100 epochs, stopped early by the accuracy on dev; the preset multi-level is of the thesis, section 4.5.4, dual-context
-of its section 5.6.1.
+100 epochs, with early stopping by the accuracy on dev; the preset multi-level is that of the thesis, section 4.5.4,
+dual-context that of its section 5.6.1.
 
 Departs, the texts being silent: 200 hidden units, ReLU; L2 is lambda |W|^2 of the hidden layer's matrix, added to the
 mean cross-entropy; RMSProp with PyTorch's other settings; training stops when dev has not improved for 5 epochs, and
@@ -50,10 +49,10 @@ from hf_mlnmt.modeling.transformer import pooled_states
 Part = Literal["train", "dev", "test"]
 PARTS: tuple[Part, ...] = get_args(Part)
 SIZES: tuple[int, int, int] = (100_000, 10_000, 10_000)
-"""Sizes of the parts, as in the papers; with less text eight, one and one tenth of it."""
+"""Sizes of the parts, as in the papers; with less text 8, 1 and 1 tenth of the sentences."""
 _WORD = re.compile(r"[^\W\d_]+")
-_FREQUENT = 100  # as many of the most frequent words are no classes of word content
-_FEWEST = 20  # sentences that must hold a word for it to be a class of word content
+_FREQUENT = 100  # how many of the most frequent words are excluded as classes of word content
+_FEWEST = 20  # fewest sentences with a word for it to be a class of word content
 
 
 @dataclass(frozen=True)
@@ -72,9 +71,9 @@ class ProbingTask:
 
 
 def build(name: str, examples: Mapping[Part, Sequence[tuple[str, str]]]) -> ProbingTask:
-    """Makes a task from (label, text) by part; classes in alphabetical order, numbers by value.
+    """Makes a task from {part: (label, text) pairs}; classes are in alphabetical order, numbers by value.
 
-    Raises: UserError for an empty part, one class only, or a class that training never sees.
+    Raises: UserError for an empty part, a single class, or a class that is not in the training part.
     """
     if lacking := [part for part in PARTS if not examples.get(part)]:
         raise UserError(f"task {name}: no sentences for {', '.join(lacking)}. Give more text, or a complete file.")
@@ -92,12 +91,12 @@ def build(name: str, examples: Mapping[Part, Sequence[tuple[str, str]]]) -> Prob
 
 
 def different(lines: Sequence[str]) -> list[str]:
-    """Returns each line once, in alphabetical order, without empty ones."""
+    """Returns the distinct lines without the empty ones, stripped and sorted."""
     return sorted({line.strip() for line in lines} - {""})
 
 
 def split(lines: Sequence[str], seed: int, sizes: Sequence[int] = SIZES) -> dict[Part, list[str]]:
-    """Shuffles the distinct lines into parts of at most these sizes; shorter text in shares of 8, 1 and 1."""
+    """Shuffles the distinct lines and splits them into parts of at most `sizes`; less text 8 to 1 to 1."""
     shuffled = different(lines)
     random.Random(seed).shuffle(shuffled)
     if len(shuffled) < sum(sizes):
@@ -107,7 +106,7 @@ def split(lines: Sequence[str], seed: int, sizes: Sequence[int] = SIZES) -> dict
 
 
 def length_task(lines: Sequence[str], seed: int = 1, sizes: Sequence[int] = SIZES, groups: int = 6) -> ProbingTask:
-    """Makes a task of surface information: the sentence's length in words, in groups."""
+    """Makes a task of surface information: the sentence's length in words, in `groups` classes of about equal size."""
     parts = split(lines, seed, sizes)
     counts = sorted(len(_WORD.findall(line)) for line in parts["train"])
     borders = range(1, groups) if counts else ()
@@ -124,10 +123,10 @@ def length_task(lines: Sequence[str], seed: int = 1, sizes: Sequence[int] = SIZE
 def word_content_task(
     lines: Sequence[str], seed: int = 1, sizes: Sequence[int] = SIZES, count: int = 100
 ) -> ProbingTask:
-    """Makes a task of surface information: which of `count` words (1,000 in the paper) the sentence has.
+    """Makes a task of surface information: which of `count` words (1,000 in the paper) the sentence contains.
 
-    The words: after the 100 most frequent ones of the text the next that are in at least 20 sentences.
-    Raises: UserError if there are fewer than two such words.
+    The words are the most frequent ones of the text after the first 100, if they are in at least 20 sentences; used are
+    sentences with exactly one of them. Raises: UserError if there are fewer than two such words.
     """
     sets = {line: {word.lower() for word in _WORD.findall(line)} for line in different(lines)}
     frequency = Counter(word for words in sets.values() for word in words)
@@ -145,7 +144,7 @@ def word_content_task(
 
 
 def bigram_shift_task(lines: Sequence[str], seed: int = 1, sizes: Sequence[int] = SIZES) -> ProbingTask:
-    """Makes a task of syntactic information: is the order of words as people write it?"""
+    """Makes a task of syntactic information: whether two neighbouring words were swapped, in half of the sentences."""
     drawn = random.Random(seed)
     parts = split([line for line in lines if swappable(line)], seed, sizes)
     examples: dict[Part, list[tuple[str, str]]] = {}
@@ -159,7 +158,7 @@ def bigram_shift_task(lines: Sequence[str], seed: int = 1, sizes: Sequence[int] 
 
 
 def swappable(line: str) -> list[tuple[int, int, int, int]]:
-    """Finds two different neighbouring words (begin and end of each) with nothing but spaces in between."""
+    """Returns begin and end of both words of all pairs of different words, after the first, with only space between."""
     spans = [match.span() for match in _WORD.finditer(line)][1:]
     return [
         (*first, *second)
@@ -169,15 +168,15 @@ def swappable(line: str) -> list[tuple[int, int, int, int]]:
 
 
 def swap(line: str, place: tuple[int, int, int, int]) -> str:
-    """Swaps the two words at `place`."""
+    """Returns the line with the two words at `place`, one of `swappable`, swapped."""
     a, b, c, d = place
     return line[:a] + line[c:d] + line[b:c] + line[a:b] + line[d:]
 
 
 def language_task(texts: Mapping[str, Sequence[str]], seed: int = 1, sizes: Sequence[int] = SIZES) -> ProbingTask:
-    """Makes a task of {language: lines}: the language of a sentence; sizes are of all languages together.
+    """Makes a task of the language of a sentence from {language: lines}, with equally many sentences of each.
 
-    Raises: UserError with fewer than two languages.
+    sizes: of the parts, all languages together. Raises: UserError for fewer than two languages.
     """
     if len(texts) < 2:
         known = ", ".join(texts) or "no language"
@@ -205,13 +204,13 @@ FILES: dict[str, str] = {
     "odd_man_out": "SOMO",
     "coordination_inversion": "CoordInv",
 }
-"""File without its ending -> the task's usual name, in the order of the papers' tables."""
+"""File name without its ending -> the task's usual name, in the order of the papers' tables."""
 
 
 def read_task(path: str | Path) -> ProbingTask:
-    """Reads a task from its file, plain or gz.
+    """Reads a task from a file of SentEval's form, plain or gz.
 
-    Raises: UserError with file and line for a broken line; for a part without sentences, and for one class only.
+    Raises: UserError with file and line for a broken line; for a part without sentences, or a single class.
     """
     path = Path(path)
     name = path.name.split(".")[0]
@@ -228,7 +227,7 @@ def read_task(path: str | Path) -> ProbingTask:
 
 
 def find_files(folder: str | Path) -> list[Path]:
-    """Finds the tasks' files in a folder, in the order of the papers' tables. Raises: UserError if there is none."""
+    """Returns SentEval's files in a folder, in the order of the papers' tables. Raises: UserError if there are none."""
     paths = {path.name.split(".")[0]: path for path in sorted(Path(folder).glob("*"))}
     if not paths.keys() & FILES.keys():
         raise UserError(f"{folder}: none of SentEval's probing files there ({next(iter(FILES))}.txt ...).")
@@ -236,7 +235,7 @@ def find_files(folder: str | Path) -> list[Path]:
 
 
 def check_layer(model: Any, layer: int | None) -> int:
-    """Returns the layer asked for, the last for None. Raises: UserError if it is not there."""
+    """Returns `layer`, or the encoder's last layer for None. Raises: UserError for a layer that does not exist."""
     last = int(getattr(model.config, "encoder_layers", None) or model.config.num_hidden_layers)
     if layer is not None and not 0 <= layer <= last:
         raise UserError(f"layer {layer}: this encoder has 0 (embeddings) to {last}.")
@@ -254,7 +253,7 @@ def mean_states(parts: Parts, sources: Sequence[Sequence[int]], layer: int) -> T
 
 @dataclass(frozen=True)
 class MlpSettings:
-    """The settings of a perceptron's training."""
+    """The settings of a perceptron and its training."""
 
     learning_rate: float
     batch_size: int
@@ -271,7 +270,7 @@ Vectors = Mapping[Part, Tensor]
 
 @dataclass(frozen=True)
 class Predictions:
-    """`test`: the classes predicted for the test part; `epoch`: the one whose weights are used, 0 without epochs."""
+    """`test`: the classes predicted for the test part; `epoch`: the best one by `dev_accuracy`, 0 without epochs."""
 
     test: Tensor
     dev_accuracy: float
@@ -279,7 +278,7 @@ class Predictions:
 
 
 def standardized(vectors: Vectors) -> dict[Part, Tensor]:
-    """Subtracts the training part's mean from each dimension, and divides by its deviation."""
+    """Standardises all parts: subtracts the training part's mean in each dimension, and divides by its deviation."""
     mean, deviation = vectors["train"].mean(0), vectors["train"].std(0, correction=0)
     return {part: (x - mean) / deviation.where(deviation > 0, 1.0) for part, x in vectors.items()}
 
@@ -291,7 +290,7 @@ def train_mlp(
 
     vectors: (sentences, width) for each part; labels: (sentences,).
 
-    The same seed gives the same result; the caller's random numbers are left as they are.
+    The same seed gives the same result; the state of PyTorch's global generator stays unchanged.
     """
     vectors = standardized(vectors)
     model, accuracy, epoch = fit_mlp(vectors, labels, classes, settings, seed)
@@ -302,7 +301,7 @@ def train_mlp(
 def fit_mlp(
     vectors: Vectors, labels: Mapping[Part, Tensor], classes: int, settings: MlpSettings, seed: int = 1
 ) -> tuple[nn.Sequential, float, int]:
-    """Fits a perceptron to vectors as they are; returns the best epoch's, its accuracy on dev, and the epoch."""
+    """Trains a perceptron on standardised vectors; returns that of the best epoch on dev, its accuracy, the epoch."""
     shuffling = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -348,7 +347,7 @@ CLASSIFIERS: tuple[Classifier, ...] = get_args(Classifier)
 
 
 def wilson_interval(right: int, count: int, z: float = 1.959964) -> tuple[float, float]:
-    """Returns the 95 % interval of a share (Wilson 1927): low and high, each from 0 to 1."""
+    """Returns the 95 % interval of the share right / count (Wilson 1927): low and high, from 0 to 1."""
     share, square = right / count, z * z / count
     middle = share + square / 2
     width = z * (share * (1 - share) / count + square / (4 * count)) ** 0.5
@@ -358,11 +357,11 @@ def wilson_interval(right: int, count: int, z: float = 1.959964) -> tuple[float,
 def probe(
     task: ProbingTask, vectors: Vectors, layer: int | str, classifier: Classifier, settings: MlpSettings, seed: int = 1
 ) -> dict[str, Any]:
-    """Returns a row: accuracy on the test part in percent with its 95 % interval (Wilson 1927), and the majority's.
+    """Trains and tests a classifier; returns a row with its accuracy on the test part in percent and 95 % interval.
 
-    vectors: of the task's sentences, (sentences, width) for each part; layer: where they are from, for the row.
-    `majority`: the most frequent class's accuracy; `epoch`: the perceptron's best, by `dev_accuracy`; `train`,
-    `dev`, `test`: sentences.
+    vectors: of the task's sentences, (sentences, width) for each part; layer: their origin, for the row. In the row
+    `majority`: accuracy of the most frequent class; `epoch`: the perceptron's best by `dev_accuracy`; parts: their
+    sizes.
     """
     labels = {part: torch.tensor(task.labels[part]) for part in PARTS}
     if classifier == "mlp":
@@ -387,9 +386,9 @@ def probe(
 def vectors_of(
     parts: Parts, task: ProbingTask, layer: int | str, languages: tuple[str | None, str | None] = (None, None)
 ) -> Vectors:
-    """Returns (sentences, width) for each part: a layer's mean states, or embeddings of the model.
+    """Returns vectors (sentences, width) of each part: means of a layer's states, or the model's embeddings.
 
-    layer: of the encoder, 0 the embeddings; or the pooling of `embed_texts`: "flat", "mean", "row 3".
+    layer: number of an encoder layer, 0 for the embeddings; or a pooling of `embed_texts`: "flat", "mean", "row 3".
     """
     if isinstance(layer, int):
         return {part: mean_states(parts, encode_sources(parts, task.texts[part], *languages), layer) for part in PARTS}
@@ -398,7 +397,7 @@ def vectors_of(
 
 
 def read_sizes(text: str) -> list[int]:
-    """Reads "1000,100,100", the sentences for train, dev and test."""
+    """Returns the numbers of sentences for train, dev and test in a text such as "1000,100,100"."""
     fields = text.split(",")
     if len(fields) != 3 or not all(field.strip().isdigit() and int(field) > 0 for field in fields):
         raise UserError(f"sizes {text!r}: expected three numbers, for train, dev and test, such as 10000,1000,1000.")
@@ -414,10 +413,10 @@ def make_tasks(
     words: int,
     languages: tuple[str | None, str | None] = (None, None),
 ) -> list[ProbingTask]:
-    """Makes tasks from raw text: {language: lines}, or {"": lines} of one text. `names`: None for all that can be made.
+    """Makes tasks from raw text: {language: lines}, or {"": lines} for one text.
 
-    length, word-content and bigram-shift are of the first text. Sentences that a system cannot take are left out.
-    Raises: UserError for `language` with one text only.
+    names: tasks; None: all that are possible. length, word-content and bigram-shift are made from the first text.
+    Sentences that are empty or too long for a system are left out. Raises: UserError for `language` with one text only.
     """
     fit = {}
     for name, lines in texts.items():
@@ -434,7 +433,7 @@ def make_tasks(
 
 
 def senteval_tasks(paths: Sequence[Path]) -> list[ProbingTask]:
-    """Reads the tasks of SentEval's files, and of all such files in folders."""
+    """Reads a task from each of SentEval's files, given directly or by their folder."""
     return [read_task(file) for path in paths for file in (find_files(path) if path.is_dir() else [path])]
 
 
@@ -451,8 +450,8 @@ def probing_study(
 ) -> Study:
     """Probes every system on every task.
 
-    layers: None for the last one of each encoder. pooling: of `embed_texts`, "flat", "mean" or "row 3": the model's
-    embeddings (of an attention bridge, where there is one) in place of a layer's states.
+    layers: None for the last one of each encoder. pooling: of `embed_texts`, "flat", "mean" or "row 3", to probe the
+    model's embeddings (of an attention bridge, if it has one) instead of a layer's states.
     """
     study = Study("probing")
     if pooling is not None and layers:

@@ -1,8 +1,8 @@
-"""Sentences through a model: a sample with a seed, batches, the encoder alone or the whole model, attention weights.
+"""Running models on sentences for analyses: drawing a sample, batches, passes of the encoder or the whole model.
 
-Padding is on the right; `real` tensors say which positions are not padding. Sources end with what the tokenizer puts
-there (</s>), which counts as a position; the decoder's input begins with its start token.
-Every system that an analysis looks at gets the same sample.
+Padding is on the right; `real` tensors are False at padding. Sources end with the tokenizer's </s>, which counts as a
+position; the decoder's input begins with its start token.
+All systems of an analysis read the same sample.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Systems = Mapping[str, Parts]
 class Pass:
     """A batch and the model's output for it.
 
-    `indices`: which of the given sentences these are. `source` (batch, source) and `source_real`; `labels` (batch,
-    target), -100 at padding, and `target_real`, None where the encoder ran alone.
+    indices: of the batch's sentences among the given ones. source: token ids (batch, source). labels: (batch, target),
+    -100 at padding. source_real, target_real: False at padding. labels and target_real are None for an encoder's pass.
     """
 
     indices: list[int]
@@ -45,9 +45,9 @@ class Pass:
 
 
 def between(systems: Systems, source_language: str | None, target_language: str | None) -> Systems:
-    """Returns the systems; one with modules for each language is replaced by its model of these two languages.
+    """Replaces each system that has modules for each language by its model of the two given languages.
 
-    Raises: UserError with the languages that there are, when one is lacking or unknown.
+    Raises: UserError, which lists the model's languages, if one is missing or unknown.
     """
     pairs = dict(systems)
     for name, parts in systems.items():
@@ -59,7 +59,7 @@ def between(systems: Systems, source_language: str | None, target_language: str 
 
 
 def sample_indices(count: int, size: int | None, seed: int) -> list[int]:
-    """Draws `size` of 0 .. count - 1 without repetition, ascending; all if there are no more, or size is None."""
+    """Draws `size` of 0 .. count - 1 without replacement, in ascending order; all if size is None or at least count."""
     if size is None or size >= count:
         return list(range(count))
     if size < 1:
@@ -70,9 +70,9 @@ def sample_indices(count: int, size: int | None, seed: int) -> list[int]:
 def encode_sources(
     parts: Parts, texts: Sequence[str], source_language: str | None = None, target_language: str | None = None
 ) -> list[list[int]]:
-    """Returns the token ids of each text as the model reads it: text processing, language marks, special tokens.
+    """Returns the token ids of each text, after text processing and with language marks and special tokens.
 
-    Raises: UserError for an empty text, or one that is longer than the model takes; `usable_indices` leaves those out.
+    Raises: UserError for an empty text, or one that is too long for the model; `usable_indices` leaves those out.
     """
     encoder, limit = _encoder(parts, source_language, target_language)
     sequences = encoder(list(texts))
@@ -87,15 +87,15 @@ def encode_sources(
 def usable_indices(
     parts: Parts, texts: Sequence[str], source_language: str | None = None, target_language: str | None = None
 ) -> list[int]:
-    """Returns the indices of texts that are neither empty nor longer than the model takes."""
+    """Returns the indices of texts that are neither empty nor too long for the model."""
     encoder, limit = _encoder(parts, source_language, target_language)
     return [index for index, ids in enumerate(encoder(list(texts))) if encoder.overhead < len(ids) <= limit]
 
 
 def _encoder(parts: Parts, source_language: str | None, target_language: str | None) -> tuple[TextEncoder, float]:
-    """Returns the encoder of texts of these languages, and the longest input that the model takes."""
+    """Returns a `TextEncoder` for texts of these languages, and the most tokens of the model's input."""
     parts = parts.of(source_language)
-    told = Direction()  # of a model with modules the languages choose modules, and no marks in the text
+    told = Direction()  # no language marks: in a model with modules the languages select modules
     if not has_modules(parts.model):
         told = direction(parts.model, parts.source, source_language, target_language)
     encoder = TextEncoder(parts.tokenizers, told)
@@ -103,7 +103,7 @@ def _encoder(parts: Parts, source_language: str | None, target_language: str | N
 
 
 def encode_targets(parts: Parts, texts: Sequence[str]) -> list[list[int]]:
-    """Returns the token ids of each translation, the closing </s> included. Raises: UserError for an empty one."""
+    """Returns the token ids of each translation, with </s> at the end. Raises: UserError for an empty one."""
     if empty := [number for number, text in enumerate(texts, start=1) if not text.strip()]:
         raise UserError(f"translation {empty[0]} is empty: leave its sentence out of what is to be analysed.")
     return [ids.tolist() for ids in parts.tokenizers.encode_target(texts)]
@@ -116,7 +116,7 @@ def attending(parts: Parts) -> Parts:
 
 @torch.no_grad()
 def encoder_passes(parts: Parts, sources: Sequence[Sequence[int]], **options: Any) -> Iterator[Pass]:
-    """Yields the encoder alone over all sources, longest first; `options` go to it (output_attentions=True ...)."""
+    """Runs the encoder on all sources in batches, longest first, and yields each `Pass`; options: of its forward."""
     for indices, ids, mask in source_batches(parts, sources):
         output = parts.model.get_encoder()(input_ids=ids, attention_mask=mask, return_dict=True, **options)
         yield Pass(indices, ids, mask.bool(), output)
@@ -130,7 +130,10 @@ def forced_passes(
     num_beams: int = 1,
     **options: Any,
 ) -> Iterator[Pass]:
-    """Yields the whole model over all pairs, longest source first; without `targets` over its own translations."""
+    """Runs the whole model on all pairs in batches, longest source first, and yields each `Pass`.
+
+    targets: token ids; None: the model's own translations by `num_beams`. options: of forward.
+    """
     model = parts.model
     for indices, ids, mask in source_batches(parts, sources):
         if targets is None:
@@ -147,7 +150,7 @@ def forced_passes(
 
 @torch.no_grad()
 def own_translations(model: Any, ids: Tensor, mask: Tensor, num_beams: int = 1) -> Tensor:
-    """Returns the model's own translations, greedy with one beam, (batch, target): </s> included, -100 behind it."""
+    """Translates by beam search, greedy with one beam; returns token ids (batch, target) with </s>, then -100."""
     limit = min(2 * ids.shape[1] + 20, (getattr(model.config, "max_position_embeddings", None) or 513) - 1)
     rows = model.generate(
         input_ids=ids, attention_mask=mask, num_beams=num_beams, do_sample=False, max_new_tokens=limit
@@ -158,27 +161,27 @@ def own_translations(model: Any, ids: Tensor, mask: Tensor, num_beams: int = 1) 
 
 
 def subwords(tokenizer: Any, ids: Sequence[int] | Tensor) -> list[str]:
-    """Returns the tokens of one sentence as text; the mark of a word's beginning is written _."""
+    """Returns the tokens of one sentence as texts, with _ for SentencePiece's mark of a word's beginning."""
     tokens = tokenizer.convert_ids_to_tokens(ids.tolist() if isinstance(ids, Tensor) else list(ids))
     return [token.replace("\u2581", "_") for token in tokens]
 
 
 def check_place(layer: int | None, head: int | None, layers: int, heads: int) -> None:
-    """Raises UserError unless layer and head, counted from 1, are among a model's; None: none is asked for."""
+    """Raises UserError for a layer or head, counted from 1, that a model with so many does not have; None: no check."""
     for option, number, count in (("layer", layer, layers), ("head", head, heads)):
         if number is not None and not 1 <= number <= count:
             raise UserError(f"--{option} {number}: this model has 1 to {count}.")
 
 
 def words_of(tokenizer: Any, processing: Any, ids: Sequence[int], text: str) -> list[int | None]:
-    """Returns the word of a text, from 0, that each of its token ids belongs to; None for language marks and </s>."""
+    """Returns for each token id of a text the number of its word, from 0; None for language marks and </s>."""
     return words_of_source(tokenizer, ids, "", processing.apply(text) if processing else text, text)
 
 
 def source_batches(parts: Parts, sources: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
     """Yields indices, token ids and mask of batches of sources of similar lengths, the longest first.
 
-    Raises: UserError if there is none.
+    Raises: UserError if there are no sources.
     """
     if not sources:
         raise UserError("there are no sentences to analyse.")
@@ -190,7 +193,7 @@ def source_batches(parts: Parts, sources: Sequence[Sequence[int]]) -> Iterator[t
 
 @dataclass(frozen=True)
 class Sample:
-    """Sentences, their translations if these were given, their lines in the file (from 1), how many were left out."""
+    """Sampled sentences, translations if given, line numbers in the file (from 1), number of unusable sentences."""
 
     sources: list[str]
     targets: list[str] | None
@@ -199,15 +202,15 @@ class Sample:
     languages: tuple[str | None, str | None] = (None, None)
 
     def source_ids(self, parts: Parts) -> list[list[int]]:
-        """Returns the token ids of the sources, as this system reads them."""
+        """Returns the token ids of the sources by a system's tokenizer."""
         return encode_sources(parts, self.sources, *self.languages)
 
     def target_ids(self, parts: Parts) -> list[list[int]] | None:
-        """Returns the token ids of the translations; None: the system's own are to be read."""
+        """Returns the token ids of the given translations; None if there are none: the system's own are used."""
         return None if self.targets is None else encode_targets(parts, self.targets)
 
     def settings(self) -> dict[str, Any]:
-        """Returns the settings of the sample for the results file."""
+        """Returns the sample's description for the results file."""
         own = "own, greedy" if self.targets is None else "given"
         return {"sentences": len(self.sources), "left_out": self.left_out, "translations": own, "lines": self.lines}
 
@@ -220,9 +223,9 @@ def draw_sample(
     seed: int = 1,
     languages: tuple[str | None, str | None] = (None, None),
 ) -> Sample:
-    """Draws `size` of the sentences that every system can take (None: all): not empty, and not too long.
+    """Draws `size` (None: all) of the sentences that are usable for every system: not empty, and not too long.
 
-    Raises: UserError for different numbers of lines, or when no sentence is left.
+    Raises: UserError for different numbers of lines, or if no sentence is usable.
     """
     if targets is not None:
         check_counts(targets, [sources], ["the translations", "the source"])

@@ -1,21 +1,20 @@
 """Self-attention of an encoder or a decoder: distance, entropy, the divergence of two units, dependency on auxiliaries.
 
 Weights of a layer: (batch, heads, time, time); of a layer with the dual contextual module (batch, 2, heads, time,
-time), its unit over the local context, then its unit over the sentence. Each unit has its own numbers.
+time), its unit over the local context, then its unit over the sentence. Each unit is measured by itself.
 
-Distance and entropy of a head over a corpus, of real positions, j <= i or all of them: Ampomah et al. 2020, "Every
+Distance and entropy of a head over a corpus, over real positions j <= i or all of them: Ampomah et al. 2020, "Every
 Layer Counts", PBML 115, equations 13 and 14 (after Vig and Belinkov 2019), 15 and 16 (after Ghader and Monz 2017);
 thesis on joint attention, section 3.5.3.
 
 (13) D_h = sum_x sum_i sum_{j<=i} w_ij (i - j) / sum_x sum_i sum_{j<=i} w_ij          (14) D = mean over heads of D_h
 
-Departs: the sums of (13) leave out j > i, although the encoder attends to both sides. Range "all" takes every real j,
-with |i - j|. As printed, a position counts by how much of its attention goes to the left.
+Departs: the sums of (13) leave out j > i, although the encoder attends to both sides. Range "all" sums over every real
+j, with |i - j|. As printed, a position is weighted by the share of its attention that goes to the left.
 
 (15) E_h(x_i) = - sum_{j<=i} w_ij log w_ij        (16) E(x_i) = mean over heads of E_h(x_i); then the mean over all x_i
 
-Departs: range "all" takes every real j, as for the distance. (15) has the weights as they are, which over j <= i do not
-sum to 1.
+Departs: range "all" sums over every real j, as for the distance. The weights of (15) need not sum to 1 over j <= i.
 
 Divergence of the two units of the dual contextual module: Ampomah et al. 2021, "Dual contextual module for
 neural machine translation", Machine Translation 35, section 6, equations 10 to 13; thesis, section 5.6.2.
@@ -25,7 +24,7 @@ neural machine translation", Machine Translation 35, section 6, equations 10 to 
 
 Departs: a maximum of distributions is no distribution: it is divided by its sum over the keys, so that JS is at most
 log 2 as the paper says. dv of a layer is the mean over all positions of all sentences; the paper does not say how
-positions are put together.
+positions are combined.
 
 Dependency of the main decoder of a model with AIF on its auxiliaries: thesis, section 4.5.5, equations 4.4 to 4.7,
 figures 4.7 and 4.8.
@@ -33,12 +32,11 @@ figures 4.7 and 4.8.
 (4.4) D_t = KL(P_m(y_t) || P_ind(y_t))               (4.5) D_Y = mean of D_t over the target positions
 (4.6) D_h^l = KL(A_m^h || A_ind^h), A (target, source) the weights over the source       (4.7) D^l = mean over the heads
 
-P_m, A_m are the model's; P_ind, A_ind those of the same model with all W of AIF zero (`auxiliary_mask` of zeros), fed
-the main decoder's own greedy translation, </s> included.
+P_m, A_m are those of the model, P_ind, A_ind those of the same model with all W of AIF zero (`auxiliary_mask` of
+zeros); both read the model's own greedy translation, </s> included.
 
 Departs: (4.6) is a divergence of matrices; here the mean of the KL of each target position.
-Weights of A_ind that are zero in floating point count as the smallest positive number, so that the divergence stays
-finite.
+Weights of A_ind that are zero in floating point become the smallest positive number, so that the divergence is finite.
 """
 
 from __future__ import annotations
@@ -75,7 +73,7 @@ def weights_in_range(weights: Tensor, real: Tensor, positions: Range = "printed"
 
 
 def distance_sums(weights: Tensor, real: Tensor, positions: Range = "printed") -> tuple[Tensor, Tensor]:
-    """Returns numerator and denominator of (13) over a batch; add them up over the corpus, then divide.
+    """Returns numerator and denominator of (13) over a batch, to be summed over the corpus and then divided.
 
     weights (batch, ..., time, time), such as (batch, heads, time, time); real (batch, time), False at padding.
     Returns two tensors (...), float64.
@@ -87,7 +85,7 @@ def distance_sums(weights: Tensor, real: Tensor, positions: Range = "printed") -
 
 
 def entropy_sums(weights: Tensor, real: Tensor, positions: Range = "printed") -> tuple[Tensor, Tensor]:
-    """Sums (15) over the real positions of a batch, and counts these; add up over the corpus, then divide.
+    """Returns the sum of (15) over the real positions of a batch, and their number, to be summed over the corpus.
 
     weights (batch, ..., time, time), real (batch, time), False at padding. Returns two tensors (...), float64.
     """
@@ -104,11 +102,11 @@ UNITS = ("local", "global")
 
 
 HeadValues = list[dict[str, Tensor]]
-"""A value of every head, {unit: (heads,)} a layer; the unit is "" where a layer has one attention."""
+"""For each layer {unit: (heads,)}, a value of every head; the unit is "" where a layer has one attention."""
 
 
 def head_rows(layers: HeadValues) -> list[dict[str, Any]]:
-    """Returns a row for each head, then one for each layer's mean over its heads (14, 16): layer, unit, head, value."""
+    """Returns rows with layer, unit, head, value: one for each head, then each layer's mean over its heads (14, 16)."""
     units = [(number, unit, heads) for number, layer in enumerate(layers, start=1) for unit, heads in layer.items()]
     numbered = [(number, unit, head, x) for number, unit, heads in units for head, x in enumerate(heads.tolist(), 1)]
     means = [(number, unit, "mean", heads.mean().item()) for number, unit, heads in units]
@@ -116,7 +114,7 @@ def head_rows(layers: HeadValues) -> list[dict[str, Any]]:
 
 
 def by_unit(weights: Tensor) -> dict[str, Tensor]:
-    """Returns one layer's weights, each unit's as (batch, heads, time, time)."""
+    """Returns {unit: weights (batch, heads, time, time)} of one layer."""
     return {"": weights} if weights.dim() == 4 else dict(zip(UNITS, weights.unbind(1), strict=True))
 
 
@@ -128,13 +126,13 @@ def head_table(
     positions: Range = "printed",
     targets: Sequence[Sequence[int]] | None = None,
 ) -> HeadValues:
-    """Measures `statistic` ("distance" or "entropy") of every head of one side.
+    """Computes `statistic` ("distance" or "entropy") of every head of one side over a corpus.
 
     sources, targets: token ids of each sentence (reading.py); without `targets` the decoder reads its own greedy
-    translations. The decoder sees j <= i only, so both ranges are one there. Raises: UserError if the model returns no
-    self-attention weights on that side.
+    translations. A decoder attends to j <= i only, so both ranges are the same for it. Raises: UserError if the model
+    returns no self-attention weights on that side.
     """
-    totals: list[dict[str, Tensor]] = []  # numerator and denominator of every head
+    totals: list[dict[str, Tensor]] = []  # for each layer and unit numerator and denominator of every head
     for layers, real in _attentions(parts, sources, side, targets):
         totals = totals or [{} for _ in layers]
         for sums, layer in zip(totals, layers, strict=True):
@@ -147,7 +145,7 @@ def head_table(
 def _attentions(
     parts: Parts, sources: Sequence[Sequence[int]], side: Side, targets: Sequence[Sequence[int]] | None
 ) -> Iterable[tuple[Sequence[Tensor], Tensor]]:
-    """Yields `self_attentions` of every batch: of the encoder alone, or for the decoder of the whole model."""
+    """Returns `self_attentions` of each batch; runs only the encoder, or for the decoder's the whole model."""
     parts = attending(parts)
     if side == "encoder":
         passes = encoder_passes(parts, sources, output_attentions=True)
@@ -157,7 +155,7 @@ def _attentions(
 
 
 def self_attentions(read: Pass, side: Side, model: Any) -> tuple[Sequence[Tensor], Tensor]:
-    """Returns the weights of every layer of one side, and which of its positions are real (batch, time)."""
+    """Returns the self-attention weights of every layer of one side, and which positions are real (batch, time)."""
     if side == "encoder":
         layers = getattr(read.output, "encoder_attentions", None) or getattr(read.output, "attentions", None)
         real: Tensor | None = read.source_real
@@ -170,7 +168,7 @@ def self_attentions(read: Pass, side: Side, model: Any) -> tuple[Sequence[Tensor
 
 
 def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
-    """Computes (11) and (12) over the last dimension: (..., n), (..., n) -> (...), nats, float64; 0 log 0 is 0."""
+    """Computes JS (11) of two distributions over the last dimension, (..., n) -> (...), in nats, float64."""
     p, q = p.double(), q.double()
     middle = (p + q) / 2
     mixed = torch.xlogy(p, middle) + torch.xlogy(q, middle)
@@ -178,9 +176,9 @@ def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
 
 
 def unit_divergence(first: Tensor, second: Tensor) -> Tensor:
-    """Computes JS of two units' (10), renormalised, at each position: (batch, heads, time, keys) -> (batch, time).
+    """Computes at each position JS of both units' maxima over heads (10), renormalised, from their weights.
 
-    Padded rows mean nothing.
+    Weights: (batch, heads, time, keys). Returns (batch, time), without meaning at padding.
     """
     highest = [unit.double().amax(1) for unit in (first, second)]
     return jensen_shannon(*(unit / unit.sum(-1, keepdim=True) for unit in highest))
@@ -189,7 +187,7 @@ def unit_divergence(first: Tensor, second: Tensor) -> Tensor:
 def collect_divergences(attentions: Iterable[tuple[Sequence[Tensor], Tensor]]) -> dict[int, float]:
     """Returns {layer, from 1: mean divergence (11) of its two units, in nats}, without layers of a single unit.
 
-    attentions: of each batch its layers' weights (shapes as above), and which positions are real.
+    attentions: for each batch the weights of all layers, and which positions are real (`self_attentions`).
     """
     sums: dict[int, float] = {}
     positions = 0
@@ -209,7 +207,7 @@ def divergence(
     side: Side = "encoder",
     targets: Sequence[Sequence[int]] | None = None,
 ) -> dict[int, float]:
-    """Returns {layer: dv} of one side over a corpus of token ids; decoders read `targets` or their own translations.
+    """Returns {layer: dv} of one side for token ids of a corpus; a decoder reads `targets`, or its own translations.
 
     Raises: UserError if the model has no dual contextual module on that side.
     """
@@ -241,7 +239,7 @@ def attention_dependency(weights: Tensor, other: Tensor, target_real: Tensor) ->
 
 
 class SentenceDependency(NamedTuple):
-    """The dependency of one sentence: token ids of the model's own translation, D_t of each, D_h^l (layers, heads)."""
+    """Dependency in one sentence: the token ids of the model's translation, D_t of each, and D_h^l (layers, heads)."""
 
     target: list[int]
     tokens: list[float]
@@ -251,7 +249,7 @@ class SentenceDependency(NamedTuple):
 def dependency_rows(sentences: Sequence[SentenceDependency]) -> list[dict[str, Any]]:
     """Returns rows of means over sentences: of (4.5) with its 95 % interval, then of each layer (4.7) and head (4.6).
 
-    The interval is over other sentences, by the normal distribution; of one sentence there is none.
+    The interval is over samples of sentences, by the normal distribution; for one sentence it is empty.
     """
     means = [fmean(sentence.tokens) for sentence in sentences]
     rows: list[dict[str, Any]] = [{"of": "outputs", "layer": "", "head": "", "value": fmean(means)}]
@@ -265,9 +263,9 @@ def dependency_rows(sentences: Sequence[SentenceDependency]) -> list[dict[str, A
 
 
 def dependency(parts: Parts, sources: Sequence[Sequence[int]]) -> list[SentenceDependency]:
-    """Measures a model with AIF on token ids of source sentences, in their order.
+    """Computes the dependency of a model with AIF for each of the source sentences, given as token ids.
 
-    Raises: UserError for a model whose main decoder reads no auxiliaries.
+    Raises: UserError for a model without AIF.
     """
     if not getattr(parts.model.config, "information_fusion", False):
         raise UserError(
@@ -304,9 +302,9 @@ UNITS_OF = {"distance": "attention distance (positions)", "entropy": "attention 
 
 
 def heads_study(systems: Systems, sample: Sample, statistic: str, side: Side = "encoder") -> Study:
-    """Draws distance or entropy of every head as heat maps (layers x heads), and curves of layers' means; both ranges.
+    """Computes distance or entropy of every head; draws heat maps (layers x heads), and curves of the layers' means.
 
-    A decoder sees j <= i only: one range.
+    For an encoder in both ranges; a decoder attends to j <= i only.
     """
     study = Study(f"{statistic}.{side}")
     ranges = RANGES if side == "encoder" else RANGES[:1]
@@ -333,7 +331,7 @@ def heads_study(systems: Systems, sample: Sample, statistic: str, side: Side = "
 
 
 def _panel(title: str, unit: str, layers: HeadValues) -> Panel:
-    """Returns the heat map of a unit, empty where a layer has not that unit."""
+    """Returns the heat map of a unit (layers x heads), with empty rows for layers without that unit."""
     count = max(len(heads) for layer in layers for heads in layer.values())
     values = [layer[unit].tolist() if unit in layer else [None] * count for layer in layers]
     return Panel(title, values, _numbered(len(values)), _numbered(count))
@@ -344,7 +342,7 @@ def _numbered(count: int) -> list[str]:
 
 
 def divergence_study(systems: Systems, sample: Sample, side: Side = "encoder") -> Study:
-    """Draws the JS divergence of the two units: a curve over the layers for each system, and bars of the means (13)."""
+    """Computes the JS divergence of the two units of each system; draws curves over layers, and bars of means (13)."""
     study, lines, means = Study(f"divergence.{side}"), {}, []
     for name, parts in systems.items():
         with naming(name):
@@ -367,7 +365,8 @@ def divergence_study(systems: Systems, sample: Sample, side: Side = "encoder") -
 
 
 def dependency_study(systems: Systems, sample: Sample, line: int | None = None) -> Study:
-    """Draws AIF dependency: outputs by system, attention by layer, every token of one sentence (`line` of the file)."""
+    """Computes dependency on AIF; draws outputs by system, attention by layer, and the tokens of one sentence: that of
+    the file's `line`, None: the sample's first."""
     if line is not None and line not in sample.lines:
         raise UserError(f"--sentence {line}: not in the sample; take one of its lines, such as {sample.lines[0]}.")
     index = 0 if line is None else sample.lines.index(line)

@@ -5,13 +5,12 @@ words); Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignm
 thesis on monolingual data, equation 5.7 and section 5.2.2 (coverage, fertilities).
 
 Links are pairs (source word, target word), counted from 0. AER = 1 - (|A & S| + |A & P|) / (|A| + |S|), A the links
-found, S the sure and P the sure and possible links of the gold alignment, which people have made.
+found, S the sure and P the sure and possible links of the gold alignment, which was made by people.
 
-`hf_mlnmt.generation.translating.alignments` makes links of words of the weights of subwords.
+`hf_mlnmt.generation.translating.alignments` computes links between words from the attention weights of subwords.
 
 Three studies: alignments of a corpus by every layer and head, in Pharaoh's format, and the best of them by error rate;
-maps of the attention in one sentence; its coverage, how much attention each source subword has had after every target
-subword.
+maps of the attention in one sentence; its coverage, the attention to each source subword summed up to each target one.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ _LINK = re.compile(r"(\d+)([-?p])(\d+)")
 
 @dataclass(frozen=True)
 class GoldAlignment:
-    """The links (source word, target word) of one sentence; `possible` holds the sure ones too."""
+    """The gold links (source word, target word) of one sentence; `possible` contains the sure ones too."""
 
     sure: frozenset[Link]
     possible: frozenset[Link]
 
 
 def alignment_error_rate(aligned: Iterable[set[Link]], gold: Iterable[GoldAlignment]) -> float:
-    """Returns AER over all sentences, counts added up before dividing. Raises: UserError if there is no link at all."""
+    """Returns AER over all sentences, with counts summed before dividing. Raises: UserError if there are no links."""
     right = total = 0
     for made, sentence in zip(aligned, gold, strict=True):
         right += len(made & sentence.sure) + len(made & sentence.possible)
@@ -66,9 +65,9 @@ def alignment_error_rate(aligned: Iterable[set[Link]], gold: Iterable[GoldAlignm
 
 
 def read_gold(lines: Iterable[str], name: str | Path, one_based: bool = False) -> list[GoldAlignment]:
-    """Reads gold alignments, one sentence a line: `i-j` sure, `i?j` or `ipj` possible, source first.
+    """Reads gold alignments, a line of links for each sentence: `i-j` (sure), `i?j` or `ipj` (possible), source first.
 
-    Raises: UserError with file and line for anything else.
+    one_based: words are counted from 1. Raises: UserError with file and line for anything else.
     """
     alignments = []
     for number, line in enumerate(lines, start=1):
@@ -91,9 +90,9 @@ def read_gold(lines: Iterable[str], name: str | Path, one_based: bool = False) -
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """The place of an attention over the source: its decoder layer, encoder layer and head, all counted from 1.
+    """An attention over the source, by its decoder layer, encoder layer and head, all counted from 1.
 
-    encoder_layer: the one that it reads where there are several (MLMHA with weights of their own); else 0.
+    encoder_layer: the layer that it attends to if the model attends to several by separate weights (MLMHA); else 0.
     head: 0 for the mean of the layer's heads.
     """
 
@@ -107,17 +106,17 @@ class Place:
 
 
 def source_attentions(model: Any, cross_attentions: Sequence[Tensor] | None) -> dict[Place, Tensor]:
-    """Returns every attention over the source by its place, and the mean over heads: (batch, target, source).
+    """Returns {place: weights (batch, target, source)} of every head, and of the means over heads.
 
-    Shapes: (batch, heads, target, source), or (batch, encoder layers, heads, target, source) of MLMHA with U0 = 1.
-    Raises: UserError if there is none.
+    cross_attentions: of each decoder layer (batch, heads, target, source), or (batch, encoder layers, heads, target,
+    source) of MLMHA with U0 = 1. Raises: UserError if there are none.
     """
     if not cross_attentions or any(layer is None for layer in cross_attentions):
         raise UserError(f"{type(model).__name__} returns no attention over the source.")
     attentions: dict[Place, Tensor] = {}
     for layer, weights in enumerate(cross_attentions, start=1):
         several = weights.dim() == 5
-        first = model.config.encoder_layers - weights.shape[1] + 1 if several else 0  # it reads the uppermost layers
+        first = model.config.encoder_layers - weights.shape[1] + 1 if several else 0  # the top ones
         for index, heads in enumerate(weights.unbind(1) if several else [weights]):
             attentions[Place(layer, first + index, 0)] = heads.mean(1)
             for head, of_head in enumerate(heads.unbind(1), start=1):
@@ -126,9 +125,9 @@ def source_attentions(model: Any, cross_attentions: Sequence[Tensor] | None) -> 
 
 
 def choose_places(places: Iterable[Place], layer: int | None = None, head: int | None = None) -> list[Place]:
-    """Chooses the places of one layer, or of all layers, with one head, or with the mean over the heads.
+    """Selects the places of one layer (None: all), and of one head (None: the mean over heads).
 
-    Raises: UserError for a layer or head that is not there.
+    Raises: UserError for a layer or head that does not exist.
     """
     places = list(places)
     check_place(layer, head, max(place.layer for place in places), max(place.head for place in places))
@@ -136,9 +135,9 @@ def choose_places(places: Iterable[Place], layer: int | None = None, head: int |
 
 
 def align(parts: Parts, sample: Sample) -> list[dict[Place, set[Link]]]:
-    """Links every sentence of a sample to its given translation at every place of the model.
+    """Aligns every sentence of a sample with its given translation, by every place of the model.
 
-    Words are what white space separates in the text as it is given, whatever the model's text processing does.
+    Words are separated by white space in the given texts, before the model's text processing.
     """
     assert sample.targets is not None
     parts = attending(parts)
@@ -157,13 +156,13 @@ def align(parts: Parts, sample: Sample) -> list[dict[Place, set[Link]]]:
 
 
 def error_rates(alignments: Sequence[dict[Place, set[Link]]], gold: Sequence[GoldAlignment]) -> dict[Place, float]:
-    """Returns AER at every place, the best first."""
+    """Returns {place: AER}, the lowest first."""
     rates = {place: alignment_error_rate([of_pair[place] for of_pair in alignments], gold) for place in alignments[0]}
     return dict(sorted(rates.items(), key=lambda item: (item[1], item[0])))
 
 
 def check_gold(gold: Sequence[GoldAlignment], sources: Sequence[str], targets: Sequence[str], name: str) -> None:
-    """Raises UserError unless there is one gold alignment for each pair, within its words."""
+    """Raises UserError for a gold alignment with links outside of its pair's words; `name` begins the message."""
     for number, (sentence, source, target) in enumerate(zip(gold, sources, targets, strict=True), start=1):
         size = (len(source.split()), len(target.split()))
         if outside := [link for link in sorted(sentence.possible) if link[0] >= size[0] or link[1] >= size[1]]:
@@ -183,10 +182,10 @@ def alignment_study(
     layer: int | None = None,
     head: int | None = None,
 ) -> Study:
-    """Aligns the given translations at the places asked for, or at the best one by error rate.
+    """Aligns the given translations by the attention of a layer and head; without a layer by the one of lowest AER.
 
-    gold: one a sentence of the sample. With MLMHA a layer is one place for each encoder layer that it reads.
-    Raises: UserError without translations; without `gold` and without a layer; for a layer or head that is not there.
+    gold: one for each sentence of the sample. With MLMHA a layer has a place for each encoder layer that it attends to.
+    Raises: UserError without translations; without `gold` and a layer; for a layer or head that does not exist.
     """
     if sample.targets is None:
         raise UserError("alignments are of given translations: name their file (--target).")
@@ -238,9 +237,9 @@ def _rate_panels(name: str, rates: dict[Place, float]) -> list[Panel]:
 def map_study(
     systems: Systems, sample: Sample, side: MapSide = "source", layer: int | None = None, head: int | None = None
 ) -> Study:
-    """Draws attention weights of the sample's first sentence: a heat map for each layer, unit or encoder layer.
+    """Draws attention weights in the sample's first sentence: a heat map for each layer, unit or encoder layer.
 
-    The mean over the heads unless a head is chosen; the system's own greedy translation unless one is given.
+    head: None for the mean over heads. Without given translations, the system's own greedy one is read.
     """
     study = Study(f"maps.{side}")
     for name, parts in systems.items():
@@ -275,12 +274,12 @@ def map_study(
 def coverage_study(
     systems: Systems, sample: Sample, layer: int | None = None, head: int | None = None, num_beams: int = 5
 ) -> Study:
-    """Sums the attention that each source subword of the sample's first sentence has had after every target subword.
+    """Draws the sum of attention to each source subword of the sample's first sentence up to every target subword.
 
-    The mean over the heads unless a head is chosen; a system's own translation by `num_beams` unless one is given. With
+    head: None for the mean over heads. Without given translations, the system's own by `num_beams` is read. Also draws
     the fertilities (phi) of a model that has them.
 
-    Raises: UserError naming the system for a layer or head that is not there, or no attention to source positions.
+    Raises: UserError naming the system for a layer or head that does not exist, or no attention to source positions.
     """
     study = Study("coverage")
     for name, parts in systems.items():
@@ -310,7 +309,7 @@ def coverage_study(
 
 
 def _cells(panel: Panel, row: str, column: str, value: str, **at: Any) -> list[dict[str, Any]]:
-    """Returns a row of a study for each cell of a heat map: `at`, the cell's place by number and name, its value."""
+    """Returns a row for each cell of a heat map: `at`, numbers and names of the cell's row and column, its value."""
     return [
         {**at, "row": y, row: panel.rows[y], "column": x, column: panel.columns[x], value: number}
         for y, line in enumerate(panel.values)
@@ -319,7 +318,8 @@ def _cells(panel: Panel, row: str, column: str, value: str, **at: Any) -> list[d
 
 
 def _read_first(parts: Parts, sample: Sample, num_beams: int = 1) -> tuple[Pass, list[str], list[str]]:
-    """Reads the sample's first sentence, its translation or else the model's own; returns both in subwords, too."""
+    """Runs the model on the sample's first pair, or its own translation; returns the pass, and subwords of both
+    sides."""
     targets, parts = sample.target_ids(parts), attending(parts)
     options: dict[str, Any] = {"num_beams": num_beams, "output_attentions": True}
     (read,) = forced_passes(parts, sample.source_ids(parts)[:1], targets and targets[:1], **options)

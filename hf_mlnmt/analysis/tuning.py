@@ -1,11 +1,11 @@
-"""Weights of a reranker (generation/choosing/reranking.py), fitted to the best score of a development set.
+"""Fits the weights of a reranker (generation/choosing/reranking.py) to the best score of a development set.
 
 Reference: Och 2003, "Minimum Error Rate Training in Statistical Machine Translation".
 
-The score of a set is a function of sums of its sentences' counts. Along a line, weights w + t d, each
-candidate's score is a straight line of t, and the best candidate of a sentence changes where the lines cross: so the
-score of the whole set is known for every t, and the best t is found exactly (`best_along`). The search goes along the
-axes and random lines until nothing is better, from the search's own order and from random weights.
+The score of a set is a function of sums of its sentences' counts. For weights w + t d, each candidate's score is a
+linear function of t, and the best candidate of a sentence changes where two lines cross: so the score of the whole set
+is known for every t, and the best t is found exactly (`best_along`). `search` repeats this along the axes and random
+directions until the score no longer rises, starting from the search's own order and from random weights.
 """
 
 from __future__ import annotations
@@ -30,46 +30,46 @@ from hf_mlnmt.generation.translating.options import OF_RERANKERS, DecodingOption
 from hf_mlnmt.generation.translating.pipeline import TranslationPipeline, progress_bar
 
 RESTARTS = 10
-RANDOM_LINES = 2  # as many times as there are features
-FEWEST = 100  # sentences
-NEAR = 1e-7  # closer crossings are taken for one
-GAIN = 1e-6  # of the score: a smaller gain counts as none
+RANDOM_LINES = 2  # random directions for each feature
+FEWEST = 100  # fewest sentences of a development set
+NEAR = 1e-7  # crossings closer than this in t count as one
+GAIN = 1e-6  # gains of the score below this count as none
 
 
 class Candidates(NamedTuple):
-    """Candidates of a development set: `values` (sentences, candidates, features), -inf where a sentence has fewer, and
-    `counts` (sentences, candidates, numbers) of the metric."""
+    """Candidates of a development set: features as `values` (sentences, candidates, features), -inf where a sentence
+    has fewer candidates, and `counts` (sentences, candidates, numbers) of the metric."""
 
     values: np.ndarray
     counts: np.ndarray
 
     def best(self, weights: np.ndarray) -> np.ndarray:
-        """Returns the place of the best candidate of each sentence; of equal ones the first."""
+        """Returns the index of each sentence's best candidate by these weights; of equal ones the first."""
         return np.where(self.there, self.known @ weights, -np.inf).argmax(1)
 
     def score(self, weights: np.ndarray, metric: MetricName) -> float:
-        """Returns the score of the best candidates."""
+        """Returns the metric's score of the best candidates by these weights."""
         return float(scores_of_sums(metric, self.counts[np.arange(len(self.counts)), self.best(weights)].sum(0)))
 
     @property
     def there(self) -> np.ndarray:
-        """Returns which candidates there are, (sentences, candidates)."""
+        """Returns which candidates exist, (sentences, candidates)."""
         return np.isfinite(self.values).all(2)
 
     @property
     def known(self) -> np.ndarray:
-        """Returns the values, 0 for candidates that there are not."""
+        """Returns `values`, with 0 for candidates that do not exist."""
         return np.where(np.isfinite(self.values), self.values, 0.0)
 
     def of(self, sentences: np.ndarray) -> Candidates:
-        """Returns the candidates of some sentences."""
+        """Returns the candidates of the given sentences (indices)."""
         return Candidates(self.values[sentences], self.counts[sentences])
 
 
 def best_along(
     candidates: Candidates, weights: np.ndarray, direction: np.ndarray, metric: MetricName
 ) -> tuple[float, float]:
-    """Returns t and the score of the weights w + t d that have the best score of all t."""
+    """Returns the t for which weights + t x direction have the best score, and that score."""
     there, known, counts = candidates.there, candidates.known, candidates.counts
     offsets = np.where(there, known @ weights, -np.inf)  # (sentences, candidates)
     slopes = np.where(there, known @ direction, np.inf)
@@ -88,7 +88,7 @@ def best_along(
         first = crossing.min(1)
         if not (moving := np.isfinite(first)).any():
             break
-        # Of lines that cross at the same point the steepest goes on.
+        # Of several lines that cross at the same t the steepest is best afterwards.
         after = np.where(crossing <= first[:, None], slopes, -np.inf).argmax(1)
         times.append(first[moving])
         changes.append((counts[rows, after].astype(float) - counts[rows, now])[moving])
@@ -107,7 +107,7 @@ def best_along(
 
 
 def search(candidates: Candidates, start: np.ndarray, metric: MetricName, seed: int) -> np.ndarray:
-    """Returns the weights (features,) of the best score; the same for the same seed."""
+    """Returns the weights (features,) with the best score found, from `start` and random restarts with `seed`."""
     draw, size = np.random.default_rng(seed), len(start)
     known = candidates.known[candidates.there]
     scales = np.where((spread := known.std(0)) > 0, spread, 1.0)
@@ -143,11 +143,11 @@ def make_reranker(
     device: str | None = None,
     shown: bool = True,
 ) -> dict[str, Any]:
-    """Fits weights to a development set, and writes the file that `rerank` takes; returns what it holds.
+    """Fits weights to a development set, writes them into the file for the option `rerank`, and returns its content.
 
     Args:
-        features: names as of reranking.py; decoding: of the search whose beams or samples are the candidates.
-    Raises: UserError for features that there are not, files of different lengths, or fewer than 100 sentences.
+        features: names as in reranking.py; decoding: of the search whose beams or samples are the candidates.
+    Raises: UserError for unknown features, files of different lengths, fewer than 100 sentences, or a single candidate.
     """
     check_file(output)
     for name in features:
@@ -202,7 +202,7 @@ def make_reranker(
 def candidates_of(
     rows: Sequence[Sequence[Any]], references: Sequence[str], metric: MetricName, language: str | None
 ) -> Candidates:
-    """Returns the candidates of a development set, each of which has a text and features, with their counts."""
+    """Returns `Candidates` of rows of candidates with `text` and `features`, counted against the references."""
     how, most = Protocol("cased", language), max(map(len, rows))
     flat = [each for row in rows for each in row]
     given = how.prepare([reference for reference, row in zip(references, rows, strict=True) for _ in row])
@@ -218,7 +218,7 @@ def candidates_of(
 def _candidates(
     pipeline: TranslationPipeline, texts: Sequence[str], decoding: DecodingOptions, shown: bool
 ) -> list[list[Any]]:
-    """Returns the candidates of each text with their features, in the search's order."""
+    """Searches, and returns all candidates of each text with their features, in the search's order."""
     call = TranslationCall(pipeline, decoding)
     assert isinstance(call.chooser, Reranker)
     call.chooser = call.chooser.keeping_all()

@@ -1,1 +1,1 @@
-"""Files, keys, errors, tables, model folders and languages, for all rooms; imports none but modeling."""
+"""Helpers for the other folders of the package: files, keys, errors, tables, languages; imports only modeling."""

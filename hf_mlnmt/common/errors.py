@@ -1,4 +1,4 @@
-"""The one exception for mistakes a user can mend: the command line prints its text and no traceback."""
+"""The exception for mistakes that users can correct: the command line prints its text without a traceback."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from contextlib import contextmanager
 
 
 class UserError(ValueError):
-    """Bad input. The message names the file, line or field, what was expected, and what to do."""
+    """Wrong input by the user. The message names the file, line or field, what was expected, and what to do."""
 
 
 class OptionError(UserError):
-    """The same of options of a translation, by their names in Python; the command line says them as they are typed."""
+    """A UserError about translation options, which names them as in Python; the command line replaces the names."""
 
 
 @contextmanager
 def naming(where: str) -> Iterator[None]:
-    """Puts a place, as "recipe.yaml: data.dev", before the message of a UserError of the block."""
+    """Puts a place, as "recipe.yaml: data.dev", before the message of a UserError raised in the with block."""
     try:
         yield
     except UserError as error:
@@ -27,12 +27,12 @@ def naming(where: str) -> Iterator[None]:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Returns " (did you mean 'x'?)" for the nearest other known word, or an empty string when none is near."""
+    """Returns " (did you mean 'x'?)" for the most similar other known word, or "" where none is similar."""
     near = difflib.get_close_matches(word, [each for each in known if each != word], n=1, cutoff=0.6)
     return f" (did you mean '{near[0]}'?)" if near else ""
 
 
 @functools.cache
 def say_once(message: str) -> None:
-    """Logs a warning that was not yet given in this process."""
+    """Logs a warning, unless the same one was logged before in this process."""
     logging.getLogger("hf_mlnmt").warning(message)

@@ -1,14 +1,14 @@
 """Writing files so that a reader never sees half of one: write under a temporary name, then rename.
 
-What the name stands for decides how it is written:
+How a path is written depends on what is there:
 
-a regular file, or nothing yet   | written aside, then renamed
-a link                           | what it points to is written, the link stays
-a device, a pipe                 | written through: it stays what it is
+a regular file, or nothing       | written under a temporary name, then renamed
+a link                           | the file that it points to is written, the link stays
+a device, a pipe                 | written directly, not replaced
 a folder where a file is wanted, | refused
 or a file where a folder is      |
 
-Text is packed as the ending of its file's name says: .gz, .bz2, .xz, .zst; other packers' endings are refused.
+Text is compressed by the ending of its file's name: .gz, .bz2, .xz, .zst; endings of other packers are refused.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.keys import variable
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# What the place that a user named is to blame for, not the program.
+# Errors that the user's choice of a path causes, not the program.
 _UNWRITABLE = {errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
 _UNWRITABLE |= {errno.ENXIO, errno.EBUSY, errno.EIO, errno.EFBIG}
 _SMALL_DISK = 64 * 2**20  # bytes
 _PACKERS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": "zstandard"}
 _NO_PACKERS = (".zip", ".7z", ".rar", ".tar", ".tgz", ".lz4", ".lzma")
-_LONGEST = 200  # bytes of a name that a file gets; a suffix and a temporary name's signs are added
+_LONGEST = 200  # bytes of a name made by `file_name`, which leaves room for a suffix and for temporary names
 _inputs: tuple[Path, ...] = ()
 
 
 def file_name(text: str) -> str:
-    """Makes any text a part of a file's name, never a path: letters, digits and . + @ - _ stay.
+    """Converts any text to a part of a file's name: letters, digits and . + @ - _ stay.
 
-    Anything else, and a dot in front, becomes a hyphen; a long name is cut, and a hash of all of it added.
+    Any other character, and a dot in front, becomes a hyphen; a long name is cut, and a hash of the whole text added.
     """
     name, whole = re.sub(r"^\.|[^\w.+@-]", "-", text), text.encode(errors="surrogatepass")
     if len(name.encode()) > _LONGEST:
@@ -59,7 +59,7 @@ def file_name(text: str) -> str:
 
 @contextmanager
 def keeping(inputs: Iterable[str | Path]) -> Iterator[None]:
-    """Context manager that protects input files: writing over one, or replacing its folder, is refused inside."""
+    """Context manager that protects input files: inside, overwriting one or replacing its folder raises UserError."""
     global _inputs
     before, _inputs = _inputs, tuple(Path(os.path.realpath(path)) for path in inputs)
     try:
@@ -69,17 +69,16 @@ def keeping(inputs: Iterable[str | Path]) -> Iterator[None]:
 
 
 def _check_replaces_none(target: Path) -> None:
-    """Raises UserError when a folder that will be replaced is, or holds, what is read."""
+    """Raises UserError if a folder that will be replaced is, or contains, a protected input (`keeping`)."""
     if kept := next((path for path in _inputs if target == path or target in path.parents), None):
         raise UserError(f"{target}: is or holds an input, {kept}, which would be deleted. Choose another --output.")
 
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path`; on success it replaces `path`, on failure `path` is as it was.
+    """Yields a temporary name beside `path`; on success renames that file to `path`, on failure `path` is unchanged.
 
-    For a device or a pipe, `path` itself is yielded. Raises UserError for a folder, a full disk, and a place where
-    nothing can be written.
+    For a device or a pipe, yields `path` itself. Raises UserError for a folder, a full disk, and an unwritable path.
     """
     path = Path(path)
     with explained(path):
@@ -97,7 +96,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
 
 def take_name(temporary: Path, target: Path) -> None:
-    """Put a file that is written in the place of another, whose permissions it gets."""
+    """Renames a temporary file to `target`, with the permissions of a file that it replaces."""
     if target.exists():
         temporary.chmod(stat.S_IMODE(target.stat().st_mode))
     os.replace(temporary, target)
@@ -105,9 +104,9 @@ def take_name(temporary: Path, target: Path) -> None:
 
 @contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
-    """Yield an empty folder beside `path`; on success it takes the place of `path` (an old one is removed).
+    """Yields an empty temporary folder beside `path`; on success it replaces `path` (an old one is deleted).
 
-    Raises UserError for a file, a full disk, and a place where nothing can be written.
+    Raises UserError for a file, a full disk, and a path that cannot be written.
     """
     path = Path(path)
     with explained(path):
@@ -118,7 +117,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
         mine = f".{target.name}.{_machine()}.{os.getpid()}."
         temporary = Path(tempfile.mkdtemp(prefix=mine, suffix=".part", dir=target.parent))
         try:
-            # mkdtemp makes it private; a published or shared folder follows the user's umask like any other.
+            # mkdtemp makes a private folder: it gets the permissions of the user's umask, as a shared one needs.
             temporary.chmod(0o777 & ~_umask())
             yield temporary
             follow_umask(temporary)
@@ -128,23 +127,23 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 
 
 def _machine() -> str:
-    """Returns a mark of this machine for temporary names: process numbers of other machines mean nothing here."""
+    """Returns a hash of the machine's name for temporary names, whose process numbers hold for one machine only."""
     return f"{zlib.crc32(platform.node().encode()):08x}"
 
 
 def _clear_leftovers(target: Path) -> None:
-    """Remove what killed processes of this machine have left beside `target`; those that run keep theirs."""
+    """Deletes temporary folders beside `target` that ended processes of this machine have left."""
     import psutil
 
     prefix = f".{target.name}.{_machine()}."
     pattern = re.compile(rf"{re.escape(prefix)}(\d+)\..*part")
-    for name in os.listdir(target.parent):  # of thousands of corpora, thousands of times
+    for name in os.listdir(target.parent):  # no glob, which is slower: there may be thousands of corpora
         if name.startswith(prefix) and (found := pattern.fullmatch(name)) and not psutil.pid_exists(int(found[1])):
             shutil.rmtree(target.parent / name, ignore_errors=True)
 
 
 def take_place(new: Path, target: Path) -> None:
-    """Puts a folder that is written in the place of another, which is deleted."""
+    """Renames the folder `new` to `target`; a folder that it replaces is deleted afterwards."""
     if not target.exists():
         os.replace(new, target)
         return
@@ -152,7 +151,7 @@ def take_place(new: Path, target: Path) -> None:
     os.replace(target, old / target.name)
     try:
         os.replace(new, target)
-    except BaseException:  # a signal too
+    except BaseException:  # KeyboardInterrupt and SystemExit too
         os.replace(old / target.name, target)
         raise
     finally:
@@ -160,7 +159,7 @@ def take_place(new: Path, target: Path) -> None:
 
 
 def follow_umask(folder: Path) -> None:
-    """Allow for the files of a folder what the user's umask allows: safetensors and others write private ones."""
+    """Adds the permissions that the user's umask allows to all files of a folder: safetensors writes private files."""
     mode = 0o666 & ~_umask()
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink() and path.stat().st_mode & mode != mode:
@@ -174,9 +173,9 @@ def _umask() -> int:
 
 
 def write_text(path: str | Path, text: str) -> Path:
-    """Write UTF-8 text atomically, packed as its name says; returns the path.
+    """Writes UTF-8 text atomically, compressed by the ending of its name; returns the path.
 
-    What of a file's name is not UTF-8 becomes \\udc.., as in JSON.
+    Characters that are not UTF-8, as in some files' names, become \\udc.., as in JSON.
     """
     packed = packing(path)(text.encode("utf-8", "backslashreplace"))
     with atomic_path(path) as temporary:
@@ -185,9 +184,9 @@ def write_text(path: str | Path, text: str) -> Path:
 
 
 def packing(path: str | Path) -> Callable[[bytes], bytes]:
-    """Returns the function that compresses parts of a file of this name; compressed parts may be concatenated.
+    """Returns the function that compresses bytes for a file of this name; compressed parts may be concatenated.
 
-    Raises: UserError for endings of packers that are not written here.
+    Raises: UserError for endings of packers that are not supported or not installed.
     """
     suffix = Path(path).suffix.lower()
     if suffix in _NO_PACKERS:
@@ -202,12 +201,12 @@ def packing(path: str | Path) -> Callable[[bytes], bytes]:
 
 
 def write_json(path: str | Path, value: Any) -> Path:
-    """Write indented JSON atomically, keys in the given order; returns the path."""
+    """Writes indented JSON atomically, keys in the given order; returns the path."""
     return write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path, form: Form = dict) -> dict[str, Any]:
-    """Reads a JSON object of a form from a file; {} when there is none. Raises UserError when it is broken or other."""
+    """Reads a JSON object from a file; {} if there is no file. Raises UserError if it is broken or not of the form."""
     if not path.exists():
         return {}
     try:
@@ -225,14 +224,14 @@ def _unpacked(path: Path) -> bytes:
     content, packer = path.read_bytes(), _PACKERS.get(path.suffix.lower())
     try:
         return import_module(packer).decompress(content) if packer else content
-    except Exception as error:  # each packer has its own
+    except Exception as error:  # each packer has its own exceptions
         raise ValueError(f"broken {path.suffix} file: {error}") from error
 
 
 Form = Any
-"""The form of a JSON value: a type (float: any finite number, int: a whole one), None, False, or a tuple of forms
-of which one fits; [form] for a list, [form, form] for one of two; for an object {"key": form, "key?": form of a key
-that may lack, ...: form of all others}."""
+"""The form of a JSON value: a type (float: any finite number, int: a whole one), None, False, or a tuple of forms of
+which one must fit; [form] for a list, [form, form] for a list of two; for an object {"key": form, "key?": form of an
+optional key, ...: form of all others}."""
 _WORDS: dict[Any, str] = {
     dict: "a JSON object",
     list: "a list",
@@ -244,7 +243,7 @@ _WORDS |= {bool: "true or false", None: "null", False: "false"}
 
 
 def misfit(value: Any, form: Form, place: str = "") -> str | None:
-    """Returns how a JSON value differs from a form, "pairs.lines: expected a number, not null.", or None."""
+    """Returns how a JSON value differs from a form, as "pairs.lines: expected a number, not null."; None if it fits."""
     if isinstance(form, tuple):
         problems = list(takewhile(bool, (misfit(value, each, place) for each in form)))
         return problems[-1] if len(problems) == len(form) else None
@@ -269,14 +268,14 @@ def misfit(value: Any, form: Form, place: str = "") -> str | None:
 
 
 def check_file(path: str | Path) -> Path:
-    """Returns where a file of this name is written, behind links. UserError for a folder, or where none can be.
+    """Returns the path that will be written, links followed. Raises UserError for a folder, or an unwritable path.
 
-    Commands call it before they work for hours.
+    Commands call it before hours of work.
     """
     path = Path(path)
     packing(path)
     with explained(path):
-        # stat() follows every link, also those of /dev/stdout, whose "targets" are no names of files.
+        # stat() follows every link, also those of /dev/stdout, whose targets are not paths of files.
         mode = _mode(path)
         if mode is not None and stat.S_ISDIR(mode):
             raise UserError(f"{path}: is a folder. Give the name of a file in it, such as {path / 'output'}.")
@@ -290,7 +289,7 @@ def check_file(path: str | Path) -> Path:
 
 
 def check_folder_name(path: str | Path) -> Path:
-    """Returns where a folder of this name is made, behind links. UserError for a file, or where none can be."""
+    """Returns the path of a folder to be made, links followed. Raises UserError for a file, or an unwritable path."""
     path = Path(path)
     with explained(path):
         mode = _mode(path)
@@ -304,7 +303,7 @@ def check_folder_name(path: str | Path) -> Path:
 
 
 def check_new_folder(path: str | Path, force: bool, mark: str) -> None:
-    """Raises UserError when something is there; with `force`, which deletes it, unless it holds a file `mark`."""
+    """Raises UserError if the folder exists; with `force`, only if it is not empty and has no file `mark`."""
     target = check_folder_name(path)
     if not target.is_dir():
         return
@@ -317,7 +316,7 @@ def check_new_folder(path: str | Path, force: bool, mark: str) -> None:
 
 @contextmanager
 def only_one(folder: Path, message: str) -> Iterator[None]:
-    """Make the folder and hold it; UserError with `message` if another process does. A killed one holds nothing."""
+    """Makes the folder and locks it in the with block, until the process ends; UserError with `message` if locked."""
     from filelock import FileLock, Timeout
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -340,7 +339,7 @@ def cache_folder() -> Path:
 
 
 def check_made_before(output: Path, record: str, schema: str, what: str) -> None:
-    """Raises UserError for a folder with something in it that is no earlier `what`: its `record` is not of `schema`."""
+    """Raises UserError for a folder that is not empty, unless its JSON file `record` has the `schema` of a `what`."""
     _check_replaces_none(check_folder_name(output))
     if not output.is_dir() or not any(output.iterdir()):
         return
@@ -353,7 +352,7 @@ def check_made_before(output: Path, record: str, schema: str, what: str) -> None
 
 
 def size_and_crc(path: Path) -> list[int]:
-    """Returns [bytes, CRC-32] of a file: enough to notice damage, about a second for a gigabyte."""
+    """Returns [bytes, CRC-32] of a file, by which damage is noticed; takes about a second for a gigabyte."""
     checksum = 0
     with path.open("rb") as file:
         while block := file.read(1 << 22):
@@ -362,20 +361,20 @@ def size_and_crc(path: Path) -> list[int]:
 
 
 def is_full_disk(error: BaseException, folder: Path) -> bool:
-    """Returns whether an exception, raised while writing into `folder`, is one of the many of a full disk."""
+    """Returns whether an exception, raised while writing into `folder`, was caused by a full disk."""
     if getattr(error, "errno", None) in _FULL:
         return True
     text = str(error).lower()
     if "no space left" in text or "os error 28" in text or "quota" in text:
         return True
-    # torch's zip writer only says that writing failed.
+    # torch's zip writer reports only that writing failed.
     writing = "pytorchstreamwriter" in text or "unexpected pos" in text or "inline_container" in text
     existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     return writing and shutil.disk_usage(existing).free < _SMALL_DISK
 
 
 def _mode(path: Path) -> int | None:
-    """Returns the mode of the file at a path, behind all links; None where there is no file."""
+    """Returns the mode of the file at a path, links followed; None where there is no file."""
     try:
         return path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -383,7 +382,7 @@ def _mode(path: Path) -> int | None:
 
 
 def is_special(path: Path) -> bool:
-    """Returns whether this is a device, a pipe, or an open file's name in /proc (as /dev/stdout): not replaced."""
+    """Returns whether a path is a device, a pipe, or an open file in /proc (as /dev/stdout), which is not replaced."""
     mode = _mode(path)
     if mode is None or stat.S_ISDIR(mode):
         return False
@@ -391,8 +390,8 @@ def is_special(path: Path) -> bool:
 
 
 def _in_proc(path: Path) -> bool:
-    """Returns whether a chain of links passes through /proc, where links stand for open files."""
-    for _ in range(40):  # as many as Linux follows
+    """Returns whether the path's chain of links passes through /proc, where links are open files."""
+    for _ in range(40):  # Linux follows at most 40 links
         if Path(os.path.realpath(path.parent)).parts[:2] == ("/", "proc"):
             return True
         if not path.is_symlink():
@@ -413,11 +412,11 @@ def _check_parent(target: Path) -> None:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Explains the system's errors about writing `path`, or into a folder `path`, as one message; others pass."""
+    """Context manager: converts the system's errors in writing `path`, or into a folder `path`, to UserErrors."""
     try:
         yield
     except Exception as error:
-        # A file in a folder that is being written has said it already, and named a temporary file.
+        # A UserError about a file in the folder names a temporary path: its cause is explained for `path` instead.
         cause = error.__cause__ if isinstance(error, UserError) else error
         if cause is not None and is_full_disk(cause, path):
             raise UserError(
@@ -433,7 +432,7 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def _system_code(error: Exception) -> int:
-    """Returns the system's number of an error, also of Rust libraries, whose text ends with it; 0 if it has none."""
+    """Returns the system's error number, also of Rust libraries' errors, from their text; 0 if there is none."""
     if isinstance(error, OSError):
         return error.errno or 0
     told = re.search(r"\(os error (\d+)\)", str(error))
@@ -441,7 +440,8 @@ def _system_code(error: Exception) -> int:
 
 
 def _concerns(error: Exception, code: int, path: Path) -> bool:
-    """Returns whether an error is about `path`, its temporary name, or a path in or above it; True if it names none."""
+    """Returns whether an error is about `path`, its temporary name, or a path in or above it; for errors without a file
+    name whether `code` is one of a device."""
     name = getattr(error, "filename", None)
     if not isinstance(name, (str, os.PathLike)):
         return code in (errno.EROFS, errno.EIO, errno.EFBIG)

@@ -1,8 +1,8 @@
-"""Keys that users write: typed dataclasses that pydantic reads from YAML, and environment variables.
+"""Keys that users write: dataclasses that pydantic checks and builds from YAML, and environment variables.
 
 A section of a recipe (recipe/schema.py), a corpus or a filter (data/) is a dataclass that inherits from `Section`, and
-each of its keys a field, made by `key`. `build` makes such a dataclass from the mapping that a file holds; `_in_words`
-is the one place where pydantic's errors become messages that name file, line, key and what was expected.
+each of its keys a field, made by `key`. `build` makes such a dataclass of a file's mapping; `_in_words` converts
+pydantic's errors to messages that name file, line, key and what was expected.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Lines = Mapping[tuple[str, ...], int]  # path of a key -> line, from 1
-# libyaml, where it is, reads and writes the recipe of thousands of tasks ten times as fast.
+# With libyaml, where it is installed, a recipe of thousands of tasks is read and written ten times as fast.
 YAMLLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 YAMLDumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 REQUIRED: Any = dataclasses.MISSING  # the default of a key that must be given
@@ -36,10 +36,10 @@ REQUIRED: Any = dataclasses.MISSING  # the default of a key that must be given
 
 @dataclass(frozen=True)
 class Range(GroupedMetadata):
-    """Numbers from `low` to `high`, both allowed unless they are said to be `above` and `below`; for `Annotated`.
+    """Numbers from `low` to `high`, without `low` if `above`, without `high` if `below`; for `Annotated`.
 
     Args:
-        more: further words of the message, behind "not <value>".
+        more: text that ends the message, after "not <value>".
     """
 
     low: float
@@ -55,7 +55,7 @@ class Range(GroupedMetadata):
             yield Lt(self.high) if self.below else Le(self.high)
 
     def problem(self, value: float) -> str | None:
-        """Returns the end of a message that begins with the key, for a value that is not in the range; else None."""
+        """Returns " must be ..., not <value>.", to follow the key, for a value that is not in the range; else None."""
         low = f"{'above' if self.above else 'at least'} {self.low:g}"
         words, below = "", f" and below {self.high:g}" if self.below else ""
         if not math.isfinite(value):
@@ -68,7 +68,7 @@ class Range(GroupedMetadata):
 
 
 def key(default: Any, help: str, **more: Any) -> Any:
-    """Makes a field of a dataclass: its default, a sentence of help, and other arguments of pydantic's Field."""
+    """Makes a dataclass field with a default, a sentence of help, and further arguments for pydantic's Field."""
     metadata = {"description": help, **more}
     if isinstance(default, list | dict):
         return field(default_factory=lambda: copy.copy(default), metadata=metadata)
@@ -78,13 +78,13 @@ def key(default: Any, help: str, **more: Any) -> Any:
 
 
 class Section:
-    """A dataclass whose fields are keys; a field with exclude=True in its metadata is no key."""
+    """The base of dataclasses whose fields are keys, but for fields with exclude=True in their metadata."""
 
     __pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """Lets pydantic refuse unknown keys by the nearest known one."""
+        """Adds to pydantic's schema a check that refuses unknown keys and suggests the nearest known one."""
         from pydantic_core.core_schema import no_info_before_validator_function
 
         schema = _without_conversion(handler(source))
@@ -92,9 +92,9 @@ class Section:
 
 
 def _without_conversion(schema: Any) -> Any:
-    """Returns pydantic's schema in which numbers, truth values and text stand for nothing else, and no text is empty.
+    """Returns pydantic's schema without conversions between numbers, truth values and text, and without empty text.
 
-    Text stays a truth value (YAML's off) and a number (2e-3, which YAML takes for text).
+    Text is still converted to a truth value (YAML's off) and a number (2e-3, which YAML reads as text).
     """
     if isinstance(schema, list | tuple):
         return type(schema)(map(_without_conversion, schema))
@@ -143,8 +143,8 @@ def build(kind: type[T], content: Any, file: str, at: tuple[str, ...] = (), line
     """Builds a dataclass of type `kind` from a mapping, checked key by key.
 
     Args:
-        content: what the YAML holds there.
-        file, at, lines: for messages: the file, the path of keys down to here, the line of each key.
+        content: the mapping read from YAML.
+        file, at, lines: for messages: the file, the path of keys to the mapping, the line of each key.
 
     Raises: UserError.
     """
@@ -169,17 +169,17 @@ _LIMITS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 
 
 def _in_words(error: ValidationError, content: Any, file: str, at: tuple[str, ...], lines: Lines) -> UserError:
-    """Returns the first mistake that pydantic found: file, line and key, what was expected, and a near miss."""
+    """Converts the first mistake that pydantic found to an error with file, line, key and the expected value."""
     mistakes = [(_path(each["loc"], content), each) for each in error.errors(include_url=False)]
     first = mistakes[0][0]
-    # Of the kinds that a value may be of, the one that it is nearest to: with the mistake furthest inside.
+    # Pydantic reports a mistake for each allowed type: the deepest path belongs to the type that fits best.
     path = max((path for path, _ in mistakes if path[: len(first)] == first), key=len)
     here = [each for other, each in mistakes if other == path]
     kinds = [_EXPECTED.get(each["type"].split("_")[0]) for each in here]
     mistake = next((each for each, kind in zip(here, kinds) if kind is None), here[0])
     kind, value, said = mistake["type"], mistake["input"], mistake.get("ctx", {})
     text = str(said.get("error", ""))
-    # What a mapping is refused for may begin with one of its keys.
+    # The text of an error about a mapping may begin with one of its keys, which then belongs to the path.
     inside = value if isinstance(value, dict) and kind == "value_error" else ()
     key = said.get("key") or next((str(name) for name in inside if text.startswith((f"{name}:", f"{name} must "))), "")
     full = (*at, *path, *([key] if key else []))
@@ -208,7 +208,7 @@ def _in_words(error: ValidationError, content: Any, file: str, at: tuple[str, ..
 
 
 def _path(location: tuple[int | str, ...], content: Any) -> tuple[str, ...]:
-    """Returns the keys among the parts of pydantic's location, which names members of unions and numbers too."""
+    """Returns the keys in pydantic's location of a mistake, without names of union members and list indices."""
     path = []
     for part in location:
         if isinstance(content, dict) and part in content:
@@ -223,10 +223,10 @@ def _path(location: tuple[int | str, ...], content: Any) -> tuple[str, ...]:
 
 
 def variable(name: str, kind: Any = str, default: Any = None) -> Any:
-    """Returns what an environment variable says, `default` where it is not set or empty.
+    """Returns an environment variable's value converted to `kind`; `default` where it is not set or empty.
 
-    kind: str, int (0 or more), bool, list (a command's words) or the words of which it is one.
-    Raises: UserError naming the variable, what it holds and what was expected; without one where it is REQUIRED.
+    kind: str, int (0 or more), bool, list (a command's words) or a tuple of the allowed words.
+    Raises: UserError with variable, value and what was expected; also for one not set whose default is REQUIRED.
     """
     text = os.environ.get(name, "").strip()
     if not text and default is not REQUIRED:

@@ -1,8 +1,8 @@
-"""Languages by their codes: whether two are the same, and which one a file's name or a model folder says.
+"""Language codes: comparing them, and finding those of a file's name or a model folder.
 
-The codes of file names are those of ISO 639-1, their three-letter forms, and the further ones of FLORES-200 and WMT.
-The 7,900 of ISO 639-3 (what langcodes calls valid) are too many for names: tsv, txt, raw and bpe are languages there.
-A code that a user names as one (`--from`, `languages:`) may be any.
+In file names the codes of ISO 639-1, their three-letter forms, and further ones of FLORES-200 and WMT are recognized.
+The 7,900 of ISO 639-3 (valid to langcodes) are not: tsv, txt, raw and bpe are among them. Where a user gives a language
+(`--from`, `languages:`), any code is accepted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hf_mlnmt.common.files import read_json, write_json
 from hf_mlnmt.common.keys import YAMLLoader
 from hf_mlnmt.common.model_folder import CONFIG, RESULTS, RESULTS_SCHEMA, fetch_small_files
 
-# Two letters and three of each: ISO 639-1; the forms of libraries; the usual kind of what is a group in ISO 639-3.
+# Codes of two letters, each with one of three: by ISO 639-1, by libraries, of the usual member of an ISO 639-3 group.
 _TWO_AND_THREE = (
     "aaaar ababk aeave afafr akaka amamh anarg arara asasm avava ayaym azaze babak bebel bgbul bibis bmbam bnben "
     "bobod brbre bsbos cacat ceche chcha cocos crcre csces cuchu cvchv cycym dadan dedeu dvdiv dzdzo eeewe elell "
@@ -37,7 +37,7 @@ _TWO_AND_THREE = (
     "sqalb zhchi ararb zhcmn fapes lvlvs etekk swswh mszsm azazj uzuzn mnkhk nenpi orory sqals yiydd mgplt omgaz "
     "pspbt kukmr ayayr ququy krknc fffuv nonob tlfil"
 )
-# Codes of three letters that FLORES-200 and WMT have beside those with two.
+# Codes of three letters in FLORES-200 and WMT that have none of two.
 _THREE = (
     "ace acm acq aeb ajp apc ars ary arz ast awa azb ban bem bho bjn brx bug ceb cjk ckb crh csb dik doi dsb dyu fil "
     "fon frr fur gom gsw hak haw hne hsb ilo kab kac kam kbp kea kmb kok lij lmo ltg lua luo lus lzh mag mai min mni "
@@ -54,7 +54,7 @@ Direction = tuple[str, str]
 
 
 def base_language(code: str) -> str:
-    """Returns the language of a code, in two letters where there are two: de of deu_Latn and de-AT."""
+    """Returns the language of a code, by its two-letter code if it has one: de for deu_Latn and de-AT."""
     language = re.split("[-_]", code)[0].lower()
     return _TWO_OF.get(language, language)
 
@@ -65,26 +65,26 @@ def same_language(code: str | None, other: str | None) -> bool:
 
 
 def is_within(code: str, other: str) -> bool:
-    """Returns whether two codes name one language, or one names a language within the other: nn within no."""
+    """Returns whether two codes name one language, or one is part of the other's, as nn of no."""
     one, two = base_language(code), base_language(other)
     return one in (two, _WITHIN.get(two)) or _WITHIN.get(one) == two
 
 
 def language_tag(code: str) -> str:
-    """Converts a code to a full BCP 47 tag: de of deu_Latn, sr-Latn of sr_Latn, zh-Hant of zho_Hant, es-419, nb."""
-    import langcodes  # imported here: it reads its tables for a tenth of a second
+    """Converts a code to a full BCP 47 tag: deu_Latn to de, sr_Latn to sr-Latn, zho_Hant to zh-Hant; unknown: und."""
+    import langcodes  # imported here, as reading its tables takes a tenth of a second
 
     with suppress(langcodes.LanguageTagError):
         tag = langcodes.standardize_tag(re.sub("[-_]XX$", "", code))  # mBART's en_XX
         language, *others = tag.split("-")
-        two = language if len(language) == 2 else base_language(language)  # arb, which people write as ar
+        two = language if len(language) == 2 else base_language(language)  # ar for arb
         return langcodes.standardize_tag("-".join([two, *others]))
-    return "und"  # a code of the model's own
+    return "und"  # BCP 47 for undetermined
 
 
 def language_in(path: str | Path) -> str | None:
-    """Returns the code in a file's name, the last part that is one: en of train.en.gz, en.txt and corpus.en-de.en,
-    zho_Hans of zho_Hans.devtest; None without."""
+    """Returns the last part of a file's name that is a language code: en for train.en.gz, en.txt and corpus.en-de.en,
+    zho_Hans for zho_Hans.devtest; None if there is none."""
     return next(reversed(_codes_in(path)), None)
 
 
@@ -94,38 +94,38 @@ def _codes_in(path: str | Path) -> list[str]:
 
 
 def pair_of_name(path: str | Path) -> Direction | None:
-    """Returns the two languages that a part of a file's name says: en and de of corpus.en-de.tsv; None without."""
+    """Returns the two languages of a part of a file's name: en and de for corpus.en-de.tsv; None if there is none."""
     pairs = re.findall(r"(?<=\.)([a-z]{2,3})-([a-z]{2,3})(?=\.)", f".{Path(path).name}.")
     return next((pair for pair in pairs if _CODES.issuperset(pair) and "-".join(pair) not in _REGIONS), None)
 
 
 def pair_in(path: str | Path) -> Direction | None:
-    """Returns source and target of one of Firefox's models by its name, as model.ende.intgemm.alphas.bin; or None."""
+    """Returns source and target by the file name of a Firefox model, as model.ende.intgemm.alphas.bin; else None."""
     name = re.fullmatch(r"model\.([a-z]{4,6})\.intgemm.*\.bin", Path(path).name)
     pairs = [(name[1][:size], name[1][size:]) for size in (2, 3)] if name else []
     return next((pair for pair in pairs if _CODES.issuperset(pair)), None)
 
 
 def _is_code(part: str) -> bool:
-    """Returns whether a part is a code: two of them, as in en-de, are a pair and none, but for pt-br and zh-tw."""
+    """Returns whether a part of a name is a language code; pairs as en-de are not, but pt-br and zh-tw are."""
     language, *others = re.split("[-_]", part)
     pair = bool(others) and others[0] in _CODES and f"{language}-{others[0]}" not in _REGIONS
     return language in _CODES and _CODE.fullmatch(part) is not None and not pair
 
 
-_REGIONS = {"pt-br", "zh-tw"}  # in small letters, where the region's is a language's code too
+_REGIONS = {"pt-br", "zh-tw"}  # language and region, although br and tw are language codes too
 
 
 def lower(text: str, language: str | None) -> str:
-    """Returns a text in small letters, by the rules of its language: Turkish and Azerbaijani have i of İ and ı of I."""
+    """Returns a text in lower case, by its language's rules: in Turkish and Azerbaijani İ becomes i, and I ı."""
     if language and base_language(language) in ("tr", "az"):
         text = text.replace("İ", "i").replace("I", "ı")
     return text.lower()
 
 
 def direction_of(folder: str | Path) -> Direction | None:
-    """Returns source and target of the model in a folder, by its results, its run's recipe (a checkpoint) or its
-    tokenizer (Marian); None where nothing says them, and of a model of several directions."""
+    """Returns source and target language of the model in a folder, from its results, its run's recipe (a checkpoint) or
+    its tokenizer (Marian); None where they are not there, and for a model of several directions."""
     folder = Path(folder)
     content = read_json(folder / RESULTS, {"languages?": (None, dict), "recipe?": (None, {"tokenizer?": (None, dict)})})
     recipe = folder.absolute().parent.parent / "recipe.yaml"
@@ -138,12 +138,12 @@ def direction_of(folder: str | Path) -> Direction | None:
     languages, marian = content.get("languages") or {}, read_json(folder / "tokenizer_config.json")
     source, target = (languages.get(side) or marian.get(f"{side}_lang") for side in ("source", "target"))
     known = all(isinstance(code, str) and base_language(code) in _CODES for code in (source, target))
-    return (str(source), str(target)) if known else None  # Marian's "mul" is none
+    return (str(source), str(target)) if known else None  # "mul" of Marian is no language
 
 
 def keep_direction(folders: Sequence[str | Path], new: Path, name: str, made_of: Sequence[str] = ()) -> None:
-    """Writes into `new`, a model made of those in the folders, results that say their direction, the data of the first
-    whose direction is known, and the models' names (`made_of`; default: the folders); nothing where none is."""
+    """Writes results.json of `new`, a model made of those in the folders: direction and data of the first one whose
+    direction is known, and the models' names (`made_of`; default: the folders). Writes nothing if none is known."""
     known = ((Path(folder), pair) for folder in folders if (pair := direction_of(folder)))
     for folder, (source, target) in islice(known, 1):
         content = {"schema": RESULTS_SCHEMA, "system": name, "data": read_json(folder / RESULTS).get("data")}
@@ -152,7 +152,7 @@ def keep_direction(folders: Sequence[str | Path], new: Path, name: str, made_of:
 
 
 def check_same_direction(folders: Sequence[str | Path], remedy: str) -> None:
-    """Raises UserError for a model of another direction than the first of those whose direction is known."""
+    """Raises UserError if a model translates in another direction than the first; unknown directions are skipped."""
     known = [(folder, pair) for folder in folders if (pair := direction_of(folder))]
     for folder, pair in known[1:]:
         if not all(map(same_language, pair, known[0][1])):
@@ -164,7 +164,7 @@ def check_same_direction(folders: Sequence[str | Path], remedy: str) -> None:
 def check_direction(
     model: str | Path, wanted: Sequence[str | None], what: str, remedy: str = "Give one of that direction."
 ) -> None:
-    """Raises UserError for a model that translates in another direction than `wanted`; a code of None may be any."""
+    """Raises UserError for a model that translates in another direction than `wanted`; None is any language."""
     there = direction_of(fetch_small_files(model))
     if there and not all(map(same_language, there, wanted)):
         asked = " to ".join(code or "any" for code in wanted)
@@ -172,7 +172,7 @@ def check_direction(
 
 
 def check_language(path: str | Path, language: str | None, what: str, remedy: str) -> None:
-    """Raises UserError for a file whose name says other languages than `language`, that of `what`."""
+    """Raises UserError for a file whose name has language codes, but not `language`, the language of `what`."""
     said = _codes_in(path) or pair_of_name(path) or ()
     if language is not None and said and not any(is_within(code, language) for code in said):
         raise UserError(f"{path}: its name says {said[-1]}, but {what} {language}. {remedy}")
@@ -184,8 +184,8 @@ def check_files(
     targets: Sequence[str | Path] = (),
     told: Sequence[str | None] = (None, None),
 ) -> None:
-    """Raises UserError for a file whose name says another language than the model reads or writes, which `told` (--from
-    and --to) may say."""
+    """Raises UserError for a file whose name has another language than the model's source or target language; `told`,
+    --from and --to, replaces the model's languages."""
     check_direction(model, told, str(model), "Leave --from and --to out, or exchange them.")
     pair, remedy = direction_of(fetch_small_files(model)) or (None, None), "Give files of the model's direction."
     for files, code, own, how in zip((sources, targets), told, pair, ("from", "into")):

@@ -1,11 +1,11 @@
-"""Digests of what things were made from, and the differences of two.
+"""Digests of the inputs and settings that results were made from, and differences between two of them.
 
-What is kept so that it need not be made again has beside it what it was made from. When it is wanted again, the two are
-compared: where nothing differs it is used as it is.
+A result that is kept for reuse has a record of its inputs beside it. Before it is reused, the record is compared with
+the present inputs; where nothing differs it is used.
 
-| what is kept | what it was made from | where that is written | where they differ |
+| result | its inputs | file of the record | if they differ |
 | --- | --- | --- | --- |
-| a run (training/folder.py) | recipe | recipe.yaml | some keys: what they change is done again; others: refused |
+| a run (training/folder.py) | recipe | recipe.yaml | some keys: the steps they change are run again; others: refused |
 | its corpora and tokenizers | text, tokenizers, filters | made_of.json | refused |
 | its models, outputs and scores | checkpoints, decoding, test sets, versions | made_of.json | made again |
 | an encoded corpus (data/encoding.py) | text, tokenizers, filters | meta.json | made again |
@@ -30,38 +30,38 @@ from hf_mlnmt.common.files import read_json, write_json
 from hf_mlnmt.common.model_folder import MODEL_FILES, fetch_small_files
 
 Changes = dict[str, tuple[Any, Any]]
-"""key -> (old, new), None where there is no such key; "a.b" is the key b of the mapping a."""
+"""key -> (old value, new value), None where the key is missing; "a.b" is the key b of the mapping a."""
 
 
 class Digest:
-    """Computes a digest of values added one after the other: BLAKE2b of 16 bytes, or SHA-256."""
+    """Computes a digest of values that are added one after the other: BLAKE2b of 16 bytes, or SHA-256."""
 
     def __init__(self, algorithm: Literal["blake2b", "sha256"] = "blake2b") -> None:
         self._hash: Any = hashlib.blake2b(digest_size=16) if algorithm == "blake2b" else hashlib.sha256()
 
     def raw(self, *parts: bytes | memoryview) -> Self:
-        """Add bytes."""
+        """Adds bytes."""
         for part in parts:
             self._hash.update(part)
         return self
 
     def text(self, text: str) -> Self:
-        """Add text, as UTF-8."""
+        """Adds text, as UTF-8."""
         return self.raw(text.encode())
 
     def value(self, value: Any) -> Self:
-        """Add a value as JSON, whatever the order of its keys; what JSON has not is added as its str()."""
+        """Adds a value as JSON with sorted keys; objects that JSON lacks are added as their str()."""
         return self.text(json.dumps(value, sort_keys=True, default=str))
 
     def file(self, path: Path) -> Self:
-        """Add the bytes of a file."""
+        """Adds the bytes of a file."""
         with path.open("rb") as file:
             while block := file.read(1 << 20):
                 self.raw(block)
         return self
 
     def weights(self, weights: Mapping[str, Any], shapes: bool = True) -> Self:
-        """Add tensors by their names: their bytes, and with `shapes` their types and shapes."""
+        """Adds tensors, sorted by name: names and bytes, and with `shapes` their dtypes and shapes."""
         import torch
 
         for name, tensor in sorted(weights.items()):
@@ -70,43 +70,43 @@ class Digest:
         return self
 
     def hex(self) -> str:
-        """Returns the digest of all that was added."""
+        """Returns the digest of all added values, in hexadecimal."""
         return self._hash.hexdigest()
 
 
 def digest(*values: Any) -> str:
-    """Returns a short text that is equal for equal values."""
+    """Returns a digest that is equal for equal values, a text of 32 characters."""
     return Digest().value(values).hex()
 
 
 def sha256(path: str | Path) -> str:
-    """Returns the hash of a file's bytes, as `sha256sum` prints it."""
+    """Returns the SHA-256 of a file's bytes, as `sha256sum` prints it."""
     return Digest("sha256").file(Path(path)).hex()
 
 
 def sha256_of_lines(lines: Iterable[str]) -> str:
-    """Returns the hash of a text's lines."""
+    """Returns the SHA-256 of lines, joined by line breaks."""
     return Digest("sha256").text("\n".join(lines)).hex()
 
 
 def sha256_of_files(folder: Path, patterns: Iterable[str]) -> dict[str, str]:
-    """Returns {name in the folder: SHA-256} of files that the patterns name, and of those in such folders."""
+    """Returns {path in the folder: SHA-256} of files that match the patterns, and of all files in folders that do."""
     paths = {path for pattern in patterns for path in folder.glob(pattern)}
     files = {inner for path in paths for inner in ([path] if path.is_file() else path.rglob("*")) if inner.is_file()}
     return {str(path.relative_to(folder)): sha256(path) for path in sorted(files)}
 
 
 def stamps(paths: Iterable[Path]) -> list[list[int]]:
-    """Returns size and time of modification of each file that is there."""
+    """Returns size and time of modification of each of the files that exist."""
     stats = [path.stat() for path in paths if path.is_file()]
     return [[stat.st_size, stat.st_mtime_ns] for stat in stats]
 
 
 class Origin:
-    """The files and settings that a thing was made from, and whether they are still the same.
+    """The files and settings that a result is made from, to be compared with the record of an earlier result.
 
-    The files' sizes and times of modification tell it quickly; where only times differ, the files' content does. (Times
-    are compared for being equal alone: clocks may differ.)
+    Equal sizes and times of modification count as equal files; where only times differ, contents are compared. (Times
+    are compared for equality only: clocks may differ.)
     """
 
     def __init__(self, settings: Any, files: Iterable[Path] = ()) -> None:
@@ -115,25 +115,25 @@ class Origin:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Returns the digest of the settings and of the files' content, which is read."""
+        """Returns the digest of the settings and of the files' content; reads the files at the first call."""
         return digest([Digest().file(path).hex() for path in self.files], self.settings)
 
     def record(self) -> dict[str, Any]:
-        """Returns the record that is kept beside the thing, for `holds`."""
+        """Returns the record to store beside the result, for `holds`."""
         return {"settings": digest(self.settings), "files": self.stamps, "fingerprint": self.fingerprint}
 
     def holds(self, record: Mapping[str, Any], check: bool = False) -> bool:
-        """Returns whether the thing with this `record` was made from just these; `check`: compare contents anyway."""
+        """Returns whether the result with this `record` was made from these inputs; `check`: always read contents."""
         if record["settings"] != digest(self.settings):
             return False
         if record["files"] == self.stamps and not check:
-            self.__dict__["fingerprint"] = record["fingerprint"]  # nothing need be read for it
+            self.__dict__["fingerprint"] = record["fingerprint"]  # spares reading the files for it
             return True
         sizes = [[size for size, _ in files] for files in (record["files"], self.stamps)]
         return sizes[0] == sizes[1] and record["fingerprint"] == self.fingerprint
 
     def check_unchanged(self) -> None:
-        """Raises: UserError for files that changed since they were looked at."""
+        """Raises UserError for files that have changed since this object was made."""
         if stamps(self.files) != self.stamps:
             names = ", ".join(map(str, self.files))
             raise UserError(f"{names}: changed while they were read. Run the same command again.")
@@ -145,7 +145,7 @@ def differences(
     """Returns the keys whose values differ, in their order.
 
     Args:
-        may_differ: keys that are not looked at, nor what is below them.
+        may_differ: keys that are ignored, with all keys below them.
         whole: patterns of keys, as "data.test.*", whose mappings are compared as a whole.
     """
     return {key: values for key, values in _differences(before, now, "", whole) if not is_below(key, may_differ)}
@@ -164,14 +164,14 @@ def _differences(
 
 
 def is_below(key: str, names: Collection[str]) -> bool:
-    """Returns whether a key is one of these or lies below it."""
+    """Returns whether a key is one of `names` or below one: "a.b" is below "a"."""
     return any(key == name or key.startswith(f"{name}.") for name in names)
 
 
 class MadeFrom:
-    """Digests of what each product in a folder was made from: {product: digest}, in a JSON file.
+    """Digests of the inputs of each product in a folder: {product: digest}, in a JSON file.
 
-    A product whose digest is as it was is taken as it is. Without the file, or with a broken one, nothing is known.
+    A product whose digest is unchanged need not be made again. A missing or broken file counts as empty.
     """
 
     def __init__(self, path: Path) -> None:
@@ -182,20 +182,20 @@ class MadeFrom:
             self.digests = {}
 
     def same(self, product: str, value: str) -> bool:
-        """Returns whether a product was made from just this."""
+        """Returns whether a product was made from inputs with the digest `value`."""
         return self.digests.get(product) == value
 
     def note(self, product: str, value: str) -> None:
-        """Keep what a product was made from; called when it is there."""
+        """Stores the digest of a product's inputs; called after the product was made."""
         if not self.same(product, value):
             self.digests[product] = value
             write_json(self.path, self.digests)
 
 
 def identity_of_model(name: str, **options: Any) -> dict[str, Any]:
-    """Returns the model's name, and the SHA-256 of each file that decides what it writes: config, weights, tokenizers.
+    """Returns a model's name, and the SHA-256 of each file on which its outputs depend: config, weights, tokenizers.
 
-    A model of the Hub must have been loaded before. `options` are the Hub's (revision).
+    A model from the Hub must have been loaded before. options: the Hub's, as revision.
     """
     folder = fetch_small_files(name, **options)
     return {"name": name, "files": sha256_of_files(folder, MODEL_FILES)}
@@ -204,15 +204,15 @@ def identity_of_model(name: str, **options: Any) -> dict[str, Any]:
 def identity_of_text(path: str | Path, lines: Iterable[str]) -> dict[str, Any]:
     """Returns a file's name, the SHA-256 of its bytes and the number of its `lines`.
 
-    All of them are read: so an error in one (a UserError naming file and line) shows before the first is translated.
+    Reads all lines, so that an error in one (a UserError naming file and line) is raised before work begins.
     """
     return {"name": str(path), "lines": sum(1 for _ in lines), "sha256": sha256(path)}
 
 
 def check_same(before: Mapping[str, Any], now: Mapping[str, Any], what: str, remedy: str) -> None:
-    """Raises UserError naming what of two identities (the content of a manifest or a state) is not the same.
+    """Raises UserError if two identities (contents of a manifest or a state) differ, and names each difference.
 
-    Names of models and texts, and versions, are no difference: content is. `what` begins the message, `remedy` ends it.
+    Names of models and texts, and versions, may differ, contents may not. `what` begins the message, `remedy` ends it.
     """
     changed, models = list[str](), (before["model"] or {}, now["model"] or {})
     names = " -> ".join((one or other).get("name", "") for one, other in (models, models[::-1]))

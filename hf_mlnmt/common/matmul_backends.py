@@ -1,14 +1,14 @@
 """Products of plain linear layers without gradients on a CPU: by PyTorch's own library (MKL on x86), or by oneDNN.
 
-PyTorch carries both. On some processors one of the two takes half of the other's time. So a product of few rows (up to
-15) and one of many are timed once by both, in a tenth of a second, and the result kept in the cache folder for this
-processor, release of torch and number of threads. HF_MLNMT_MATMUL=mkl or onednn decides instead, and `using` for a
-training that goes on. Products of a training, whose speed is the same within a tenth, are left to PyTorch.
+PyTorch contains both. On some processors one of the two takes half of the other's time. So a product of few rows (up to
+15) and one of many are timed once with both, in a tenth of a second, and the result is stored in the cache folder for
+this processor, release of torch and number of threads. HF_MLNMT_MATMUL=mkl or onednn overrides it, and so does `using`,
+for a resumed training. Products of a training itself are left to PyTorch: their speeds differ by less than a tenth.
 
-Models come here through a slot (modeling/linear.py), the search by `packed`. For oneDNN a weight is laid out anew once
-(`kept`). Both libraries compute in float32 and add in another order. What is not a plain layer in float32, or is small,
-is left to PyTorch: `None` says so. The operators are those that torch.compile calls; a build of PyTorch without them
-has its own library alone.
+Models call `project` through a slot (modeling/linear.py), the search calls `packed`. For oneDNN a weight is laid out
+anew once (`kept`). Both libraries compute in float32 but sum in different orders. For other layers than plain ones in
+float32, and for small products, these functions return None: the caller uses PyTorch. The operators are those that
+torch.compile calls; without them in the build of PyTorch, its own library computes all.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from hf_mlnmt.common.keys import variable
 from hf_mlnmt.common.made_from import Digest
 from hf_mlnmt.modeling.matrices import is_plain
 
-LARGEST = 2**25  # numbers in a weight that a copy is kept of: 128 MiB in float32
+LARGEST = 2**25  # most numbers in a weight of which a copy is kept: 128 MiB in float32
 KINDS = ("few", "many")
 VARIABLE, LIBRARIES = "HF_MLNMT_MATMUL", ("mkl", "onednn")
-FEW = 15  # rows
-LEAST = 2**20  # multiplications of a product for which oneDNN's call, some microseconds longer, is worth while
-ROWS = {"few": 5, "many": 64}  # of the products that are timed
+FEW = 15  # most rows of a product of the kind "few"
+LEAST = 2**20  # fewest multiplications of a product for which a call of oneDNN, microseconds longer, is worth its time
+ROWS = {"few": 5, "many": 64}  # rows of the products that are timed
 INPUTS, OUTPUTS, ROUNDS = 512, 1024, 8
-GAIN = 1.03  # how much faster oneDNN has to be: less is what the clock is wrong by
-_USED: list[frozenset[str]] = []  # by `using`
-_MEASURED: dict[int, dict[str, Any]] = {}  # by number of threads
+GAIN = 1.03  # the ratio of speeds from which on oneDNN is chosen: smaller ones are noise of the clock
+_USED: list[frozenset[str]] = []  # kinds set by `using`, the innermost last
+_MEASURED: dict[int, dict[str, Any]] = {}  # results of `_measured` by number of threads
 _LOCK = threading.Lock()
 _OF_THREAD = threading.local()  # `padded`: see with_padded
 
@@ -56,12 +56,12 @@ def packed(
     onto: Tensor | None = None,
     layouts: dict[nn.Module, Tensor] | None = None,
 ) -> Tensor | None:
-    """Computes the product of a plain layer without gradients by oneDNN where that is faster; None where it is not.
+    """Computes the product of a plain layer without gradients by oneDNN where that is faster; else returns None.
 
     Args:
-        states: (rows, inputs). onto: (rows, outputs), which is added; not with an activation.
-        activation: "none", "relu" or "swish", of the product.
-        layouts: the weights as they were laid out, of a caller who knows that they do not change meanwhile.
+        states: (rows, inputs). onto: (rows, outputs), added to the product; not together with an activation.
+        activation: "none", "relu" or "swish", applied to the product.
+        layouts: a dictionary of laid-out weights, read and filled, of a caller whose weights do not change meanwhile.
     """
     weight: Any = module.weight
     if (
@@ -84,12 +84,12 @@ def packed(
 
 
 def takes_few(module: nn.Module) -> bool:
-    """Tells whether oneDNN is the faster one for this layer and few rows."""
+    """Tells whether oneDNN computes this layer for few rows."""
     return isinstance(module, nn.Linear) and module.weight.dtype == torch.float32 and "few" in chosen()
 
 
 def project(module: Any, states: Tensor) -> Tensor | None:
-    """Computes module(states), states (..., inputs), without gradients; None where the module is to be called."""
+    """Computes module(states), states (..., inputs), without gradients; None where the caller must call the module."""
     hooks = module._backward_hooks or module._backward_pre_hooks or _has_any_global_hook()
     if hooks or not is_plain(module):
         return None
@@ -106,9 +106,9 @@ def project(module: Any, states: Tensor) -> Tensor | None:
 
 @contextmanager
 def with_padded(weight: Tensor, padded: Tensor) -> Iterator[None]:
-    """Context manager: in this thread a layer with this weight multiplies by `padded`, the weight with zeros behind.
+    """Context manager: in this thread layers with this weight multiply by `padded`, which has more rows, of zeros.
 
-    On a card products of a number of outputs that is no multiple of 8 take two to three times as long.
+    On a GPU products with a number of outputs that is not a multiple of 8 take two to three times as long.
     """
     _OF_THREAD.padded = weight, padded
     try:
@@ -118,7 +118,7 @@ def with_padded(weight: Tensor, padded: Tensor) -> Iterator[None]:
 
 
 def _is_for_onednn(states: Tensor, weight: Tensor) -> bool:
-    """Tells whether the product is of float32 on a CPU, large enough, and not traced, counted or under autocast."""
+    """Tells whether a product is in float32 on a CPU, large enough, and not traced, compiled or under autocast."""
     return (
         not torch.jit.is_tracing()
         and {type(states), type(weight)} <= {Tensor, nn.Parameter}
@@ -141,7 +141,7 @@ def chosen() -> frozenset[str]:
 
 @contextmanager
 def using(kinds: frozenset[str]) -> Iterator[None]:
-    """Lets oneDNN compute these kinds inside, whatever is faster; HF_MLNMT_MATMUL stays stronger."""
+    """Context manager: oneDNN computes these kinds, whatever was measured, unless HF_MLNMT_MATMUL is set."""
     _USED.append(kinds if has_onednn() else frozenset())
     try:
         yield
@@ -150,13 +150,15 @@ def using(kinds: frozenset[str]) -> Iterator[None]:
 
 
 def has_onednn() -> bool:
-    """Tells whether this build of PyTorch has the operators."""
+    """Tells whether this build of PyTorch has oneDNN's operators."""
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def measured() -> dict[str, Any]:
-    """Returns processor, torch, threads; gigaflops: of each kind PyTorch's and oneDNN's, in 10^9 operations a second;
-    onednn: the kinds that oneDNN is to compute. Timed if the cache folder has none for this number of threads."""
+    """Returns the speeds measured for this number of threads, from the cache folder or measured now.
+
+    Keys: processor, torch, threads; gigaflops: kind -> [PyTorch's, oneDNN's]; onednn: kinds where oneDNN is faster.
+    """
     threads = torch.get_num_threads()
     if threads not in _MEASURED:
         with _LOCK:
@@ -171,7 +173,7 @@ def _measured(threads: int) -> dict[str, Any]:
     try:
         if found := read_json(path, {"gigaflops": {...: [float, float]}, "onednn": [str]}):
             return found
-    except (OSError, UserError):  # it is made again
+    except (OSError, UserError):  # no readable file of earlier measurements: measure again below
         pass
     rates = _timed() if has_onednn() else {}
     faster = [kind for kind, (own, onednn) in rates.items() if onednn > GAIN * own]
@@ -179,14 +181,14 @@ def _measured(threads: int) -> dict[str, Any]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, found)
-    except (OSError, UserError):  # measured again by the next process
+    except (OSError, UserError):  # not stored: the next process measures again
         pass
     return found
 
 
 @torch.inference_mode()
 def _timed() -> dict[str, list[float]]:
-    """Measures PyTorch's and oneDNN's speed of each kind, by turns, the best of some rounds."""
+    """Measures PyTorch's and oneDNN's speed for each kind, in turn; returns the best of several rounds, in Gflop/s."""
     rates, weight = {}, torch.ones(OUTPUTS, INPUTS, dtype=torch.float32, device="cpu")
     laid_out = torch.ops.mkldnn._reorder_linear_weight(weight)
     for kind, rows in ROWS.items():
@@ -195,14 +197,14 @@ def _timed() -> dict[str, list[float]]:
             partial(nn.functional.linear, states, weight),
             partial(torch.ops.mkldnn._linear_pointwise, states, laid_out, None, "none", [], ""),
         )
-        # The time of this thread alone: other programs of a busy machine count less.
+        # The time of this thread alone, so that other programs on a busy machine matter less.
         seconds = [[timeit(product, timer=time.thread_time, number=1) for product in both] for _ in range(ROUNDS + 1)]
         rates[kind] = [round(2e-9 * rows * INPUTS * OUTPUTS / min(turns), 1) for turns in zip(*seconds[1:])]
     return rates
 
 
 def record() -> dict[str, Any]:
-    """Returns processor, torch, threads, and onednn: the kinds that oneDNN computes now, for what is written down."""
+    """Returns processor, torch, threads, and onednn: the kinds that oneDNN computes now, for records of runs."""
     return _machine() | {"onednn": [kind for kind in KINDS if kind in chosen()]}
 
 
@@ -211,7 +213,7 @@ def _machine() -> dict[str, Any]:
 
 
 def processor_name() -> str:
-    """Returns the processor's name as it says it, with what tells its generation where the name does not."""
+    """Returns the processor's name by /proc/cpuinfo, with family and model, which tell its generation."""
     known = dict(line.split("\t", 1) for line in _cpuinfo() if "\t" in line)
     values = {name: known.get(name, "").strip(" \t:") for name in ("model name", "cpu family", "model")}
     if not values["model name"]:
@@ -220,7 +222,7 @@ def processor_name() -> str:
 
 
 def processor() -> str:
-    """Returns what code made for this processor depends on: its name and the instructions it has."""
+    """Returns a text on which code compiled for this processor depends: platform, name and instruction sets."""
     names = ("model name", "cpu family", "model\t", "flags", "Features", "CPU part")
     return "\n".join(
         [platform.platform(), platform.processor(), *sorted({x for x in _cpuinfo() if x.startswith(names)})]
@@ -234,36 +236,35 @@ def _cpuinfo() -> list[str]:
         return []
 
 
-# The weight cache: weights in another layout, kept from one search to the next while module and weight stay.
+# The weight cache: weights in another layout, kept from one search to the next while module and weight stay the same.
 #
-# To lay a large weight out anew takes as long as some steps of a search; kept, it is done once. Every search asks
-# whether the weight is still the same: its place, its shape, PyTorch's count of changes in place, and the numbers on
-# its wrapped diagonal, which meets every row and every column. This shows what an optimizer, load_state_dict or a
-# change through `.data` of whole rows, columns or tensors did; it may not show a change of single numbers through
-# `.data`: call `forget()` after one.
+# To lay out a large weight anew takes as long as some steps of a search. Every search checks whether the weight is
+# unchanged: its address, its shape, PyTorch's count of in-place changes, and the numbers on its wrapped diagonal, which
+# crosses every row and every column. This detects changes by an optimizer, by load_state_dict, and through `.data` of
+# whole rows, columns or tensors; it may miss a change of single numbers through `.data`: call `forget()` after one.
 
 
 class _Kept(NamedTuple):
-    """A copy of a weight, and the marks by which the weight is known to be still the same."""
+    """A copy of a weight in another layout, and the marks of the weight by which a change is detected."""
 
     place: tuple[Any, ...]
     diagonal: Tensor
     made: Tensor
 
     def is_of(self, weight: Tensor) -> bool:
-        """Returns whether the weight is as it was when this copy was made."""
+        """Returns whether the weight is unchanged since this copy was made."""
         place, diagonal = _marks_of(weight)
         return self.place == place and torch.equal(self.diagonal, diagonal)
 
 
 _KEPT: WeakKeyDictionary[nn.Module, dict[str, _Kept]] = WeakKeyDictionary()
-_FORGOTTEN = [0]  # how often
+_FORGOTTEN = [0]  # number of calls of `forget`
 
 
 def kept(module: Any, layout: str, make: Callable[[Tensor], Tensor]) -> Tensor:
     """Returns make(module.weight), kept under the layout's name; made anew when the weight has changed.
 
-    A weight that is too large, or does not lie in one piece, is laid out anew each time.
+    Of a weight that is too large, not contiguous or no matrix, no copy is kept.
     """
     weight = module.weight
     if weight.numel() > LARGEST or not weight.is_contiguous() or weight.dim() != 2:
@@ -275,38 +276,38 @@ def kept(module: Any, layout: str, make: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def _marks_of(weight: Tensor) -> tuple[tuple[Any, ...], Tensor]:
-    """Returns place, shape, type and count of changes of a matrix, and the numbers on its wrapped diagonal."""
+    """Returns address, shape, dtype and count of changes of a matrix, and the numbers on its wrapped diagonal."""
     place = weight.data_ptr(), tuple(weight.shape), weight.dtype, changes_of(weight)
     return place, weight.detach().flatten()[_wrapped_diagonal(*weight.shape).to(weight.device)]
 
 
 def changes_of(weight: Tensor) -> int:
-    """Counts how often a weight was changed in its place; -1 for an inference tensor, which does not count it."""
+    """Returns how often a weight was changed in place; -1 for an inference tensor, which has no such count."""
     return -1 if weight.is_inference() else weight._version
 
 
 def kept_diagonals(modules: Iterable[nn.Module]) -> list[tuple[Tensor, Tensor]]:
-    """Returns the weights of these modules that copies are kept of, and what is on their wrapped diagonals.
+    """Returns for each valid copy of these modules' weights the weight, and the numbers on its wrapped diagonal.
 
-    Copies of what a weight was before a change are left out: no search uses them.
+    Copies made before a weight was changed are left out: no search uses them.
     """
     copies: list[tuple[Any, _Kept]] = [(part.weight, copy) for part in modules for copy in _KEPT.get(part, {}).values()]
     return [(weight, copy.diagonal) for weight, copy in copies if copy.is_of(weight)]
 
 
 def forget() -> None:
-    """Forgets all copies."""
+    """Drops all kept copies of weights."""
     _KEPT.clear()
     _FORGOTTEN[0] += 1
 
 
 def times_forgotten() -> int:
-    """Counts the calls of `forget`, after which copies that are held longer than for a search are no longer valid."""
+    """Returns the number of calls of `forget`: copies that a caller holds are invalid when it has changed."""
     return _FORGOTTEN[0]
 
 
 @cache
 def _wrapped_diagonal(rows: int, columns: int) -> Tensor:
-    """Returns places in a flat matrix that meet every row and every column."""
+    """Returns the indices, in a flattened matrix, of its wrapped diagonal, which crosses every row and column."""
     steps = torch.arange(max(rows, columns))
     return steps % rows * columns + steps % columns

@@ -1,4 +1,4 @@
-"""The memory and cores that there are, and whether the C library keeps what is freed or hands it back to the system."""
+"""The machine's memory and cores, and whether the C library keeps freed memory or returns it to the system."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hf_mlnmt.common.keys import variable
 
 GIB = 2**30
 
-_kept = False  # keep_memory() was called, and the C library took it
+_kept = False  # whether keep_memory() has succeeded
 
 
 def cores() -> int:
@@ -21,12 +21,11 @@ def cores() -> int:
 
 
 def keep_memory() -> bool:
-    """Lets this process keep freed memory, up to 2 GiB, instead of handing it back to the system.
+    """Sets glibc to keep freed memory, up to 2 GiB, instead of returning it to the system; returns whether it did.
 
-    glibc hands large pieces back as soon as they are free; the next step of a training then waits until the system has
-    cleared the same pages: a seventh of the processor time with three auxiliary decoders. The price: with batches of
-    twelve lengths the peak was a quarter higher. Returns whether it was done: on Linux with glibc, unless the
-    environment has settings of its own (MALLOC_* or GLIBC_TUNABLES).
+    glibc returns large blocks when they are freed; the next step of a training then waits until the system has zeroed
+    the same pages: a seventh of the processor time with three auxiliary decoders. The price: with batches of twelve
+    lengths peak memory was a quarter higher. Done on Linux with glibc, unless MALLOC_* or GLIBC_TUNABLES are set.
     """
     global _kept
     if platform.libc_ver()[0] != "glibc":
@@ -41,10 +40,10 @@ def keep_memory() -> bool:
 
 
 def return_memory() -> None:
-    """Hands free memory back to the system, with glibc; nothing after `keep_memory`.
+    """Returns free memory to the system, with glibc; does nothing after `keep_memory`.
 
-    For a program that has just replaced a large buffer by a larger one: buffers that grow by turns leave gaps in the C
-    library's memory, up to twice what is in use.
+    To be called after a large buffer was replaced by a larger one: buffers that grow in turn leave gaps in the C
+    library's memory, up to twice the memory in use.
     """
     if _kept or os.name != "posix":
         return
@@ -66,7 +65,7 @@ def peak_memory() -> int:
 
 
 def memory_of_machine(on_cpu: bool) -> float:
-    """Returns the bytes of memory of the GPU, or of the machine, or of its container if that has less."""
+    """Returns the bytes of memory of the GPU or, `on_cpu` or without one, of the machine or its container's limit."""
     import psutil
     import torch
 

@@ -1,15 +1,15 @@
-"""The model folder: the names of its files, how it is found, checked, loaded and copied.
+"""The model folder: names of its files; finding, checking, loading and copying it.
 
-| file | what is in it |
+| file | content |
 | --- | --- |
-| config.json, *.py | what the model is; its code, where config.json points to it (`auto_map`) |
+| config.json, *.py | the model's config; its code, where config.json points to it (`auto_map`) |
 | model.safetensors | the weights; large ones in several files that model.safetensors.index.json lists |
-| generation_config.json | how it decodes unless told otherwise |
+| generation_config.json | the default options of decoding |
 | tokenizer.json and others | the tokenizer of both sides, or of the source |
-| target_tokenizer/ | the target's, where it has its own |
-| tokenizers/<language>/ | in place of both: one for each language |
-| text_processing.json | what is done to text before the tokenizer; without it, nothing |
-| results.json, README.md | scores and how it was made; the model card |
+| target_tokenizer/ | the target's tokenizer, where it is another one |
+| tokenizers/<language>/ | instead of both: a tokenizer for each language |
+| text_processing.json | the processing of text before the tokenizer; without the file, none |
+| results.json, README.md | scores and how the model was made; the model card |
 | curves.png | the training's curves, in a run's folder and in a published one |
 """
 
@@ -36,22 +36,22 @@ LANGUAGE_TOKENIZERS = "tokenizers"
 TEXT_PROCESSING = "text_processing.json"
 RESULTS, RESULTS_SCHEMA = "results.json", "hf_mlnmt.results/1"
 CARD = "README.md"
-# Of PEFT: in a folder without config.json, of an adapter alone; in a checkpoint, of one beside the model's weights.
+# PEFT's files: a folder without config.json has an adapter alone; a checkpoint may have one beside the model's weights.
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 CURVES = "curves.png"
 MODELS_OF_A_RUN = ("average", "best")
-# Patterns. What a tokenizer of any kind consists of, and what is done to text before it:
+# Patterns of files. Tokenizers of any kind, and text processing:
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _OTHER_TOKENIZERS = ("vocab*.json", "vocab*.txt", "merges.txt", "*.spm", "*.model")
 TEXT_FILES = (*TOKENIZERS, *_OTHER_TOKENIZERS, TARGET_TOKENIZER, LANGUAGE_TOKENIZERS, TEXT_PROCESSING)
-# What decides what a model writes:
+# Files on which a model's outputs depend:
 MODEL_FILES = (CONFIG, GENERATION_CONFIG, "*.safetensors", *TEXT_FILES)
-# Everything but the weights:
+# All files but the weights:
 _OF_TOKENIZERS = (f"{TARGET_TOKENIZER}/*", f"{LANGUAGE_TOKENIZERS}/*")
 SMALL_FILES = ("*.json", "*.py", "*.spm", "*.model", "*.txt", "*.s2t", *_OF_TOKENIZERS)
-# Fields of a config that weights have as a dimension, and those that say how often there are such weights.
+# Fields of a config that are dimensions of weights, and numbers of layers (group `layers`).
 _SIZES = re.compile(r"(vocab_size|d_model|d_ff|_dim|hidden_size|intermediate_size|heads|(?P<layers>layers|n_layer))$")
-# What the JSON of a model folder is to be. What else is in it Transformers checks as it reads it (`read_config`).
+# The forms of a model folder's JSON files (files.py); Transformers checks all other fields when it reads them.
 _WHOLE, _NUMBER, _TRUTH, _TOKEN = (None, int), (None, float), (None, bool), (None, {"content": str}, str)
 _TRUTHS = "use_cache do_sample renormalize_logits remove_invalid_values return_dict_in_generate"
 _TRUTHS += " output_scores output_logits output_attentions output_hidden_states low_memory disable_compile"
@@ -85,18 +85,18 @@ FORMS: dict[str, Form] = {
     ADAPTER: {"base_model_name_or_path": str},
     WEIGHTS_INDEX: {"metadata": dict, "weight_map": {...: str}},
 }
-# What no model has as a weight: places, counters and masks that older files of Transformers' models hold.
+# Tensors that are no weights: positions, counters and masks in older files of Transformers' models.
 _NO_WEIGHTS = re.compile(r"(position_ids|num_batches_tracked|attn\.(masked_)?bias)$")
-_LARGEST = 1e9  # above any weight; products of such would be infinite
-_MOST_LAYERS = 10_000  # where there are no weights to compare with
+_LARGEST = 1e9  # weights above count as damaged: their products would overflow
+_MOST_LAYERS = 10_000  # limit where there are no weights to compare with
 _HINT = f"Give a model folder, such as a run's {MODELS_OF_A_RUN[0]}/ or {MODELS_OF_A_RUN[1]}/"
 
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
-"""The special tokens that a generation config has from the model's config."""
+"""The special tokens that a generation config copies from the model's config."""
 
 
 def token_ids(config: Any) -> dict[str, Any]:
-    """Returns the special tokens for a generation config; a language model has no start token."""
+    """Returns the special tokens of a model's config, for a generation config; a language model has no start token."""
     names = TOKEN_IDS if config.is_encoder_decoder else TOKEN_IDS[:-1]
     return {name: getattr(config, name, None) for name in names}
 
@@ -105,7 +105,7 @@ def token_ids(config: Any) -> dict[str, Any]:
 
 
 def check_model_folder(folder: str | Path) -> Path:
-    """Returns the folder. Raises: UserError when it is not there, has no safetensors, or a damaged JSON file."""
+    """Returns the path of a model folder. Raises: UserError if it is missing, has no safetensors or a damaged JSON."""
     folder = Path(folder)
     if not folder.is_dir():
         kind = "a file, not a model folder" if folder.exists() else "no such folder"
@@ -124,15 +124,14 @@ def check_model_folder(folder: str | Path) -> Path:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Returns whether a folder holds an adapter of PEFT alone, whose base model is elsewhere."""
+    """Returns whether a folder has only an adapter of PEFT, whose base model is elsewhere."""
     return (folder / ADAPTER).is_file() and not (folder / CONFIG).is_file()
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Returns the files with the weights of a folder, as Transformers looks for them: one, else all that an index
-    names.
+    """Returns the files with a folder's weights, as Transformers does: model.safetensors, else those of the index.
 
-    Raises: UserError for an index that is none, or that names what is no file beside it.
+    Raises: UserError for a damaged index, or one that names a file that is not beside it.
     """
     index = folder / WEIGHTS_INDEX
     if (folder / WEIGHTS).is_file() or not index.is_file():
@@ -145,7 +144,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def read_part(folder: Path, name: str) -> dict[str, Any]:
-    """Returns the content of a model folder's JSON file, {} where there is none. UserError for another form."""
+    """Returns the content of a JSON file in a model folder, {} if there is none. Raises UserError for a wrong form."""
     return read_json(folder / name, FORMS.get(name, dict))
 
 
@@ -155,7 +154,7 @@ _trusted = False
 
 @contextmanager
 def trusting(trust: bool = True) -> Iterator[None]:
-    """Context manager: code beside models that are loaded inside may run, in any thread (--trust-remote-code)."""
+    """Context manager: models loaded inside, in any thread, may run the code in their folders (--trust-remote-code)."""
     global _trusted
     before, _trusted = _trusted, trust or _trusted
     try:
@@ -165,14 +164,14 @@ def trusting(trust: bool = True) -> Iterator[None]:
 
 
 def trusted() -> bool:
-    """Returns whether code beside a model runs unless a call says otherwise."""
+    """Returns whether code in model folders may run by default: inside `trusting`."""
     return _trusted
 
 
 def read_config(path: Path, **options: Any) -> Any:
     """Returns the config of a model folder or of a JSON file, as AutoConfig.from_pretrained reads it.
 
-    Raises: UserError when it is missing, or no model's.
+    Raises: UserError if the file is missing, or is not a model's config.
     """
     import torch
     from transformers import AutoConfig
@@ -190,9 +189,9 @@ def read_config(path: Path, **options: Any) -> Any:
     own = _class_in(path, "AutoConfig", options) if options["trust_remote_code"] and path.is_dir() else None
     try:
         config = own.from_pretrained(path) if own else AutoConfig.from_pretrained(path, **options)
-        config.name_or_path = str(path)  # whose code it is, to Transformers
+        config.name_or_path = str(path)  # Transformers looks there for the model's code
         return config
-    except Exception as error:  # whatever Transformers raises for a value that it cannot use
+    except Exception as error:  # Transformers raises exceptions of many kinds for wrong values
         said = _untrusted(error) or str(error).strip().split("\n\n")[0]  # without the paragraphs of advice
         if said != _untrusted(error) and "auto_map" in content:
             said += "\nIt was made by another version of this package, or a changed one; its own code lies beside it: "
@@ -201,7 +200,7 @@ def read_config(path: Path, **options: Any) -> Any:
 
 
 def _untrusted(error: Exception) -> str:
-    """Returns what to do where Transformers asks for trust_remote_code, else an empty string."""
+    """Returns a message for an error by which Transformers asks for trust_remote_code; "" for other errors."""
     if "custom code" not in str(error):
         return ""
     return (
@@ -211,9 +210,9 @@ def _untrusted(error: Exception) -> str:
 
 
 def check_config(config: Path) -> None:
-    """Raises UserError for a config that names no model, or whose sizes the weights beside it cannot have.
+    """Raises UserError for a damaged config, or one with sizes that do not fit to the weights beside it.
 
-    There are no more layers than tensors, and no dimension is above the number of all their numbers.
+    There must be no more layers than tensors, and no size above the total of numbers in the tensors.
     """
     content = read_json(config, FORMS[CONFIG])
     with ExitStack() as stack:  # the weights themselves are not read
@@ -230,7 +229,7 @@ def check_config(config: Path) -> None:
 
 
 def _sizes(content: Any) -> Iterator[tuple[str, int]]:
-    """Yields the sizes that a config says, those of members of a fused model too."""
+    """Yields field and value of all sizes in a config, also those of a fused model's members."""
     if isinstance(content, list):
         for inner in content:
             yield from _sizes(inner)
@@ -241,7 +240,7 @@ def _sizes(content: Any) -> Iterator[tuple[str, int]]:
 
 
 def check_tokens(where: str, config: Any, settings: Any) -> None:
-    """Raises: UserError for `settings`, a generation config or `config` itself, that name a token the model has not."""
+    """Raises UserError if `settings`, a generation config or `config` itself, has a token id beyond the vocabulary."""
     sizes = getattr(config, "vocab_sizes", None) or {}
     size = min(sizes.values(), default=getattr(config, "decoder_vocab_size", None) or config.vocab_size)
     for name in ("eos", "pad", "bos", "decoder_start", "forced_bos", "forced_eos"):
@@ -263,10 +262,10 @@ def check_tokens(where: str, config: Any, settings: Any) -> None:
 
 
 def open_weights(folder: Path, stack: ExitStack) -> dict[str, Any]:
-    """Returns tensor name -> the open file that holds it, of a model folder, all checked; `stack` closes the files.
+    """Checks all weights of a model folder; returns tensor name -> open file that has it. `stack` closes the files.
 
-    Raises: UserError when there are no safetensors weights, they are broken, or one is no weight: not finite, or of
-        whole numbers in a model that config.json does not call quantised.
+    Raises: UserError if there are no safetensors weights, they are broken, or one is not finite, or has integers where
+        config.json does not say that the model is quantised.
     """
     check_model_folder(folder)
     quantised = bool(read_part(folder, CONFIG).get("quantization_config"))
@@ -277,7 +276,7 @@ def open_weights(folder: Path, stack: ExitStack) -> dict[str, Any]:
 
 
 def check_weights(path: Path, stack: ExitStack, quantised: bool = False) -> dict[str, Any]:
-    """Returns the tensors of one file, all checked: tensor name -> the open file."""
+    """Checks the weights of one file as `open_weights` does; returns tensor name -> the open file."""
     tensors = _open(path, stack)
     whole, broken = [], []
     for name, file in tensors.items():
@@ -316,7 +315,7 @@ def _open(path: Path, stack: ExitStack) -> dict[str, Any]:
 
 
 def check_name(name: str | Path) -> None:
-    """Raises UserError, without network, for a name that is neither a good model folder nor possible on the Hub."""
+    """Raises UserError, without network, for a name that is neither a sound model folder nor a possible Hub name."""
     if Path(name).exists():
         check_model_folder(name)
     elif is_path(str(name)):
@@ -324,7 +323,7 @@ def check_name(name: str | Path) -> None:
 
 
 def is_path(name: str) -> bool:
-    """Returns whether a name is meant as a path: no name on the Hub, or its first part is a folder here."""
+    """Returns whether a name is meant as a path: it cannot be a Hub name, or its first part is an existing folder."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
@@ -340,7 +339,7 @@ def is_path(name: str) -> bool:
 
 
 def _suggestion(path: Path) -> str:
-    """Returns the text " (did you mean 'runs/demo/average'?)" with the folder of the most similar path, or nothing."""
+    """Returns " (did you mean 'runs/demo/average'?)" with the existing folder of the most similar path, or ""."""
     current, changed = Path(path.anchor), False
     for part in path.relative_to(path.anchor).parts:
         if not (current / part).is_dir():
@@ -354,9 +353,9 @@ def _suggestion(path: Path) -> str:
 
 
 def auto_class_of(folder: str | Path) -> str:
-    """Returns the name of the Auto class that loads the model of a folder, by what its config.json says.
+    """Returns the name of the Auto class that loads the model of a folder, by its config.json.
 
-    Raises: FileNotFoundError without one.
+    Raises: FileNotFoundError without a config.json.
     """
     path = Path(folder) / CONFIG
     if not path.is_file():
@@ -371,15 +370,15 @@ def auto_class_of_config(content: Mapping[str, Any]) -> str:
         return "AutoModelForMaskedLM"
     if name.endswith("ForCausalLM"):
         return "AutoModelForCausalLM"
-    # Names of other kinds (MarianMTModel, GPT2LMHeadModel) say less than this; our own configs' default is True.
+    # Other names (MarianMTModel, GPT2LMHeadModel) do not tell: is_encoder_decoder does, whose default is True in ours.
     ours = str(content.get("model_type", "")).startswith("mlnmt-")
     return "AutoModelForSeq2SeqLM" if content.get("is_encoder_decoder", ours) else "AutoModelForCausalLM"
 
 
 def fetch_small_files(name: str | Path, **options: Any) -> Path:
-    """Returns the folder itself, or one with all that a name on the Hub has but the weights.
+    """Returns the folder `name`, or, for a Hub name, a local folder with all of its files but the weights.
 
-    options: revision, token, cache_dir of the Hub; others are passed over. Raises: UserError when it is neither.
+    options: the Hub's revision, token and cache_dir; others are ignored. Raises: UserError if neither exists.
     """
     if Path(name).is_dir():
         if revision := options.get("revision"):
@@ -395,7 +394,7 @@ def fetch_small_files(name: str | Path, **options: Any) -> Path:
         return Path(snapshot_download(str(name), allow_patterns=list(SMALL_FILES), **known))
     except LocalEntryNotFoundError as error:
         raise UserError(f"{nothing}; as a Hub name it is not in the cache, and the Hub cannot be reached.") from error
-    except Exception as error:  # of the files, or of the client of the Hub
+    except Exception as error:  # by the file system or the Hub's client
         raise UserError(f"{nothing}, and not found on the Hub ({first_line(error)}).") from error
 
 
@@ -403,15 +402,15 @@ def fetch_small_files(name: str | Path, **options: Any) -> Path:
 
 
 def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", strict: bool = True, **options: Any) -> Any:
-    """Loads a model from a folder or a Hub name, from safetensors only, with the very weights that its config asks for.
+    """Loads a model from a folder or a Hub name, from safetensors only, and checks that weights and config fit.
 
     Args:
         head: the Auto class to load by; default: AutoModelForSeq2SeqLM.
-        strict: refuse weights that are missing, have another shape or are not numbers, and, of models that are not
-            Transformers' own (whose older files hold more than is read), weights that the model does not have.
-        options: from_pretrained's: revision, trust_remote_code and so on.
+        strict: refuse weights that are missing, have another shape or are not finite and, except for Transformers' own
+            models (whose older files have more tensors), weights that the model does not have.
+        options: of from_pretrained: revision, trust_remote_code and so on.
 
-    Raises: UserError when it is not there, not such a model, broken, or its config and weights do not fit.
+    Raises: UserError if the model is missing, of another kind, broken, or its config and weights do not fit.
     """
     from huggingface_hub.errors import StrictDataclassError
     from safetensors import SafetensorError
@@ -454,8 +453,8 @@ def load_model(name: str | Path, head: Any = None, *, dtype: Any = "auto", stric
 
 
 def _class_in(name: str | Path, auto_class: str, options: Mapping[str, Any]) -> Any:
-    """Returns the class that a published folder's own code has for the weights; None where that code is this
-    package's, which Transformers takes by itself."""
+    """Returns the class that the code in a published folder has for an Auto class; None if there is none, or the code
+    equals this package's, whose registered class Transformers uses."""
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
     hub = {key: options[key] for key in ("revision", "token", "cache_dir") if options.get(key) is not None}
@@ -471,8 +470,7 @@ def _class_in(name: str | Path, auto_class: str, options: Mapping[str, Any]) -> 
 
 @contextmanager
 def _one_message(strict: bool, local: bool) -> Iterator[None]:
-    """Context manager: hides Transformers' table of weights that do not fit (`strict`: an error names them), and its
-    progress bar for a `local` folder."""
+    """Context manager: hides Transformers' table of unfit weights if `strict`, and its progress bar if `local`."""
     from transformers.utils import logging
 
     verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -507,7 +505,7 @@ def _some(names: Iterable[str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's text, without the full stop, or the error's kind if there is no text."""
+    """Returns the first line of an error's text, without the full stop, or its class's name if there is no text."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
 
 
@@ -515,29 +513,29 @@ def first_line(error: BaseException) -> str:
 
 
 def needs_code(model_class: type) -> bool:
-    """Returns whether a class is not Transformers' own: then its code belongs in the folder."""
+    """Returns whether a class is not Transformers' own, so that its code must be copied into the model folder."""
     return model_class.__module__.split(".")[0] != "transformers"
 
 
 def copy_text_files(source: Path, target: Path) -> None:
-    """Copy tokenizers and text processing from a model folder into another, and what its config says of them."""
+    """Copies tokenizers, text processing and the config's `tokenizers` from a model folder into another."""
     copy_files(source, target, TEXT_FILES)
     note_tokenizers(target, read_part(source, CONFIG).get("tokenizers"))
 
 
 def note_tokenizers(folder: Path, tokenizers: Mapping[str, Any] | None) -> None:
-    """Let a folder's config.json, if it has one, say what its tokenizers are (data/tokenizer.py)."""
+    """Writes `tokenizers`, their sizes and digests (data/tokenizer.py), into a folder's config.json if it has one."""
     if tokenizers and (content := read_part(folder, CONFIG)):
         write_json(folder / CONFIG, dict(sorted({**content, "tokenizers": tokenizers}.items())))
 
 
 def copy_all_but_weights(source: Path, target: Path) -> None:
-    """Copy config, generation config, the model's code, tokenizers and text processing."""
+    """Copies config, generation config, the model's code, tokenizers and text processing."""
     copy_files(source, target, (CONFIG, GENERATION_CONFIG, "*.py", *TEXT_FILES))
 
 
 def copy_files(source: Path, target: Path, patterns: Iterable[str]) -> None:
-    """Copy the files and folders of these names from a model folder into another."""
+    """Copies the files and folders that match the patterns from a model folder into another."""
     for path in sorted({path for pattern in patterns for path in source.glob(pattern)}):
         if path.is_dir():
             shutil.copytree(path, target / path.name)

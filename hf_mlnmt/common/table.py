@@ -1,4 +1,4 @@
-"""A table, made once and written for the terminal (rich), as plain text, Markdown or HTML."""
+"""A table that can be written for the terminal (rich), as plain text, Markdown or HTML."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
 
 class Number(str):
-    """The name of a column of numbers, which is aligned right."""
+    """The name of a column of numbers, which is right-aligned."""
 
     __slots__ = ()
 
 
 class Table:
-    """Cells are text as it is to be read; a line break in one stays where the form of writing has such a thing.
+    """A table of cells of text; line breaks in cells are kept on the terminal and in HTML, else become spaces.
 
     Args:
-        columns: names, those of numbers as Number(name); without any name at all there is no head.
-        rows: as many cells in each as there are columns.
-        title: what stands over it. caption: what stands under it; may have several lines.
-        lines: draw a line between rows, on the terminal.
-        bold: the numbers of rows that stand out, on the terminal and in HTML.
+        columns: names, of columns of numbers as Number(name); if all are empty, no header is written.
+        rows: cells, as many in each row as columns.
+        title: text above the table. caption: text below it, of one line or several.
+        lines: whether to draw lines between rows, on the terminal.
+        bold: numbers of the rows to emphasise, from 0, on the terminal and in HTML.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Table:
                 raise ValueError(f"{len(self.columns)} columns, but {len(row)} cells in {row}")
 
     def __rich__(self) -> RichTable:
-        """Returns the table of rich, for its Console.print."""
+        """Converts to rich's table, which its Console.print writes."""
         from rich.table import Table as RichTable
         from rich.text import Text
 
@@ -65,7 +65,7 @@ class Table:
         return table
 
     def __str__(self) -> str:
-        """Returns plain text for a log: the rows alone, columns below one another."""
+        """Returns plain text for a log: the rows without header, with aligned columns."""
         rows = [[cell.replace("\n", " ") for cell in row] for row in self.rows]
         widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
         lines = []
@@ -78,7 +78,7 @@ class Table:
         return "\n".join(lines)
 
     def markdown(self) -> str:
-        """Returns a table of Markdown, without title and caption: the page says where these stand."""
+        """Returns a table of Markdown, without title and caption, which a page has in its own form."""
         lines = [self.columns, ["---"] * len(self.columns), *self.rows]
         return "\n".join("| " + " | ".join(map(_markdown_cell, line)) + " |" for line in lines)
 
@@ -99,12 +99,12 @@ class Table:
 
 
 def _markdown_cell(text: str) -> str:
-    # A "|" in a signature would end the cell, in code too; sacreBLEU separates its parts by it.
+    # sacreBLEU's signatures have "|" between their parts, which would end the cell, in code too.
     return markdown_text(text).replace("|", "\\|").replace("\n", " ")
 
 
 def markdown_text(text: str) -> str:
-    """Returns text in which no "<" begins an element; between backticks, in one line, it stays as it is."""
+    """Returns text with "<" escaped where it could begin an HTML element; code between backticks is unchanged."""
     return re.sub(r"(`[^`\n]*`)|<(?=[A-Za-z/!?])", lambda match: match[1] or "&lt;", text)
 
 

@@ -1,6 +1,6 @@
 """Architectures, a file for each paper's idea. Each class can be imported from here: `from hf_mlnmt.modeling import X`.
 
-Importing this package registers them with Transformers' Auto classes (hf_mlnmt/zoo/registration.py).
+Importing hf_mlnmt registers them with Transformers' Auto classes (hf_mlnmt/zoo/registration.py).
 """
 
 import importlib
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """Returns the class of that name, from whichever file here defines it: a new file needs no mention."""
+    """Imports and returns the class `name` from the file of this folder that defines it."""
     if name[:1].isupper() and name.isidentifier():
         defined = re.compile(rf"^(class {name}\b|(\w+, )?{name}\b.* = encoder_heads)", re.MULTILINE)
         for path in sorted(Path(__file__).parent.glob("*.py")):

@@ -18,7 +18,7 @@ totals are table 3.2's. The text says "about 7.41M" for C-Agg; the sizes that it
 
 Departs:
 - n = 1 is the baseline in every member, as the thesis says (by the equations S-Agg would still be f^L W).
-- AGG has the sublayers' dropout on the FFN's output; the paper names one rate and no places.
+- AGG has the sublayers' dropout on the FFN's output; the paper names one rate but not where it acts.
 - Transparent: the weights are free, as "Every Layer Counts" describes them, so that a column can be exactly the
   baseline's. Bapna et al. pass each column through a softmax: `softmax_weights`. Both begin as the mean of the states.
 """
@@ -42,7 +42,7 @@ class AggregationConfig(TransformerConfig):
     """The baseline's fields, and:
 
     Args:
-        aggregation: the member, named as in the thesis.
+        aggregation: the kind of aggregation, named as in the thesis.
         collected_layers: the paper's n: the top n encoder layers are aggregated (None: all). 1 is the baseline.
             Transparent reads all of them and the embeddings.
         softmax_weights: Transparent only: each decoder layer's weights pass through a softmax over the states.
@@ -78,8 +78,7 @@ class AggregationConfig(TransformerConfig):
 class WeightedSum(nn.Linear):
     """A weighted sum, equation 3.1, as one product: [r_1 .. r_b] times the stacked W^i.
 
-    As all the merging modules, it takes the inputs side by side, (batch, source, inputs d_model), and gives (batch,
-    source, d_model).
+    All merging modules map concatenated inputs (batch, source, inputs d_model) to (batch, source, d_model).
     """
 
     def __init__(self, config: AggregationConfig, inputs: int):
@@ -87,7 +86,7 @@ class WeightedSum(nn.Linear):
 
 
 class Aggregate(FeedForward):
-    """A feed-forward network over the inputs side by side, equation 3.3; as wide inside as the encoder's."""
+    """AGG, equation 3.3: a feed-forward network over the concatenated inputs, as wide inside as the encoder's."""
 
     def __init__(self, config: AggregationConfig, inputs: int):
         super().__init__(config, config.encoder_ffn_dim, inputs)
@@ -101,7 +100,7 @@ class Aggregate(FeedForward):
 
 
 class Iterative(nn.Module):
-    """A unit for each layer above the lowest merges it with the result so far, equations 3.2 and 3.5."""
+    """Iterative merging, equations 3.2 and 3.5: a unit for each layer but the lowest merges it with the last result."""
 
     unit_class: type[nn.Module]
 
@@ -117,19 +116,19 @@ class Iterative(nn.Module):
 
 
 class IterativeSum(Iterative):
-    """Layers are summed one after the other, from the lowest, with learnt weights, equation 3.2."""
+    """Sums layers one after the other, from the lowest, with trained matrices, equation 3.2."""
 
     unit_class = WeightedSum
 
 
 class IterativeAggregate(Iterative):
-    """Layers are merged two by two, from the lowest, by feed-forward networks, equation 3.5."""
+    """Merges layers one after the other, from the lowest, by feed-forward networks, equation 3.5."""
 
     unit_class = Aggregate
 
 
 class TransparentWeights(nn.Module):
-    """Weightings of the L + 1 states, one for each decoder layer, equation B."""
+    """Weighted sums of the L + 1 states, one for each decoder layer, equation B."""
 
     def __init__(self, config: AggregationConfig, inputs: int):
         super().__init__()
@@ -138,11 +137,11 @@ class TransparentWeights(nn.Module):
         self.begin_weights(config)
 
     def begin_weights(self, config: AggregationConfig) -> None:
-        """Begins with the mean of the states, whether a softmax follows or not."""
+        """Initialises the weights so that each sum is the mean of the states, with a softmax or without."""
         init.constant_(self.weight, 0.0 if self.softmax else 1.0 / self.weight.shape[0])
 
     def forward(self, features: Tensor) -> Tensor:
-        """Maps (batch, source, (L + 1) d_model) to (batch, source, L_d, d_model)."""
+        """Returns the weighted sums (batch, source, L_d, d_model) of concatenated states (..., (L + 1) d_model)."""
         weight = self.weight.softmax(dim=0) if self.softmax else self.weight
         return torch.matmul(weight.t(), features.unflatten(2, (len(weight), -1)))
 
@@ -157,7 +156,7 @@ MERGING_MODULES: dict[str, type[nn.Module]] = {
 
 
 class AggregationEncoder(FeatureCollector):
-    """The collector, then the merging module."""
+    """An encoder that merges its collected layers by the module that `aggregation` names; one layer: the baseline's."""
 
     config: AggregationConfig
 
@@ -174,18 +173,18 @@ class AggregationEncoder(FeatureCollector):
 
 
 class AggregationDecoderLayer(DecoderLayer):
-    """The baseline's layer; of a memory with one representation for each decoder layer it reads its own."""
+    """The baseline's layer; in Transparent it reads the representation for its own index from the memory."""
 
     def attend_source(self, hidden_states: Tensor, memory: Tensor, *args, **kwargs) -> Tensor:
         return super().attend_source(hidden_states, self.memory_of(memory), *args, **kwargs)
 
     def memory_of(self, memory: Tensor) -> Tensor:
-        """Returns this layer's memory, (batch, source, d_model); Transparent's is (batch, source, L_d, d_model)."""
+        """Returns this layer's memory (batch, source, d_model), from (batch, source, L_d, d_model) in Transparent."""
         return memory if memory.dim() == 3 else memory[:, :, self.source_attn.layer_idx]
 
 
 class AggregationDecoder(Decoder):
-    """The baseline's decoder, of the layers above."""
+    """The baseline's decoder with `AggregationDecoderLayer`s."""
 
     layer_class = AggregationDecoderLayer
 

@@ -1,4 +1,4 @@
-"""The recurrences of first-order attention as scans: all matrix products outside, only what depends on i - 1 inside.
+"""The recurrences of first-order attention as scans: loops of those operations alone that depend on position i - 1.
 
 Reference: thesis on monolingual data, section 5.2.2; extended_cross_attention.py says which equation is which scan.
 
@@ -11,14 +11,14 @@ Reference: thesis on monolingual data, section 5.2.2; extended_cross_attention.p
 
 Each is an operator with a hand-written backward: automatic differentiation would record I times as many small steps,
 and torch.compile would unroll them. Its forward and backward are loops of PyTorch operations, for any device; on a CUDA
-device with Triton a scan whose heads go alone is one kernel (attention_scan_triton.py).
-`real` (batch, target), where given, is False at padding of the target: the state passes such a position unchanged.
+device with Triton a scan whose heads are independent is one kernel (attention_scan_triton.py).
+`real` (batch, target), where given, is False at padding of the target: such a position leaves the state unchanged.
 Positions whose previous state is known (a step of a search, all of its beams) need no scan: `weight_step`, `gate_step`.
 
-In the loops states are kept with the target position first, so that a step reads and writes whole blocks of memory, and
-every step is as few operations as possible: on a CPU the call costs more than the numbers. What needs no order (the
-gradients of keys, values and matrices) is one product after the loop. A loop returns tensors only: an empty one is the
-gradient of what was None.
+The loops store tensors with the target position first, so that a step reads and writes whole blocks of memory, and
+every step is as few operations as possible: on a CPU a call costs more than its arithmetic. Gradients that need no
+order (of keys, values and matrices) are one product after the loop. A loop returns tensors only: an empty one as the
+gradient of an input that was None.
 """
 
 import inspect
@@ -34,7 +34,7 @@ from .matrices import in_own_precision
 
 
 def weight_step(energies: Tensor, coefficient: Tensor, memory: Tensor | None) -> Tensor:
-    """Computes alpha of positions whose `memory` m (batch, heads, target, source) is known; None is zero."""
+    """Computes alpha of `weight_scan` where `memory` m (batch, heads, target, source) is known; None: 0."""
     if memory is not None:
         energies = torch.addcmul(energies, coefficient.unsqueeze(2), memory)
     return softmax(energies, dim=-1)
@@ -43,8 +43,8 @@ def weight_step(energies: Tensor, coefficient: Tensor, memory: Tensor | None) ->
 def gate_step(
     query: Tensor, plain: Tensor, log_sum: Tensor, transition: Tensor, bias: Tensor | None, context: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Computes pi (batch, heads, target, 1) and c where the previous `context`, the shape of c, is known (None: zero),
-    in the precision of its inputs, as the scan."""
+    """Computes pi (batch, heads, target, 1) and c of `gate_scan` where the previous `context`, the shape of c, is known
+    (None: zero), without autocast, as the scan."""
     if context is None:
         context = torch.zeros_like(plain)
     with in_own_precision(plain):
@@ -62,7 +62,7 @@ def gate_step(
 
 
 def previous_states(states: Tensor, start: Tensor | None, real: Tensor | None) -> Tensor:
-    """Returns, of states (target, batch, ...), that of the last real position before each, or `start`."""
+    """Returns the state of the last real position before each, or `start`; states: (target, batch, ...)."""
     first = torch.zeros_like(states[:1]) if start is None else start.reshape(states[:1].shape)
     if real is None:
         return torch.cat([first, states[:-1]])
@@ -74,7 +74,7 @@ def previous_states(states: Tensor, start: Tensor | None, real: Tensor | None) -
 
 
 def _time_first(tensor: Tensor) -> Tensor:
-    """Makes (batch, heads, target, ...) a contiguous (target, batch, heads, ...): a step's slice is one block."""
+    """Returns (batch, heads, target, ...) as a contiguous (target, batch, heads, ...): a step's slice is one block."""
     return tensor.movedim(2, 0).contiguous()
 
 
@@ -84,7 +84,8 @@ def _per_step(real: Tensor | None, steps: int) -> Sequence[Tensor | None]:
 
 
 def _kept(real: Tensor | None, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Splits the gradient of the state after a position: to this position's own state, and past it."""
+    """Splits the gradient of the state after a position into that of this position's own state (where it is real) and
+    that of the state before (at padding)."""
     if real is None:
         return gradient, None
     return gradient * real, gradient * ~real
@@ -93,7 +94,7 @@ def _kept(real: Tensor | None, gradient: Tensor) -> tuple[Tensor, Tensor | None]
 def weights_forward(
     energies: Tensor, coefficient: Tensor, start: Tensor | None, real: Tensor | None, accumulate: bool
 ) -> Tensor:
-    """Computes attention whose energies depend on the earlier weights of the same source position.
+    """Computes the weights of attention whose energies depend on the earlier weights of the same source position.
 
     Args:
         energies: E (batch, heads, target, source), very negative where the source is masked.
@@ -123,7 +124,7 @@ def weights_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     gradients, weights = _time_first(gradient), weights.movedim(2, 0)
     result, total = torch.empty_like(gradients), torch.empty_like(gradients[0])
-    carry = torch.zeros_like(total)  # of the memory behind the position at hand
+    carry = torch.zeros_like(total)  # gradient of the memory after the present position
     steps = zip(gradients.unbind(0), weights.unbind(0), result.unbind(0), _per_step(real, len(gradients)))
     for row, weight, out, visible in reversed(list(steps)):
         own, past = _kept(visible, carry)
@@ -151,7 +152,7 @@ def contexts_forward(
     start: Tensor | None,
     real: Tensor | None,
 ) -> Tensor:
-    """Computes attention whose query depends on the previous context.
+    """Computes the weights of attention whose query depends on the previous context.
 
     Args:
         energies: E (batch, heads, target, source), very negative where the source is masked.
@@ -194,7 +195,7 @@ def contexts_backward(
     d_energies, total = torch.empty_like(gradients), gradients.new_empty(batch * heads, 1, length)
     d_queries = gradients.new_empty(target, batch, heads, width)
     d_contexts = torch.empty_like(d_queries)
-    carry = torch.zeros_like(d_queries[0])  # of the context behind the position at hand
+    carry = torch.zeros_like(d_queries[0])  # gradient of the context after the present position
     for i, visible in reversed(list(enumerate(_per_step(real, len(gradients))))):
         own, past = _kept(visible, carry)
         d_contexts[i] = own
@@ -219,7 +220,7 @@ def contexts_backward(
 
 
 def group(tensor: Tensor, groups: int) -> Tensor:
-    """Makes (batch, heads, target, ...) a contiguous (target, groups, batch, heads / groups, ...)."""
+    """Returns (batch, heads, target, ...) as a contiguous (target, groups, batch, heads / groups, ...)."""
     return tensor.unflatten(1, (groups, -1)).movedim(3, 0).transpose(1, 2).contiguous()
 
 
@@ -289,7 +290,7 @@ def gates_backward(
     d_plain, d_mixed = torch.empty_like(plains), torch.empty_like(mixed)
     d_key, d_value = (x.unflatten(-1, queries.shape[3:]) for x in d_mixed.unflatten(-1, (2, size)).unbind(3))
     d_sums = torch.empty_like(sums)
-    carry = torch.zeros_like(plains[0])  # of the context behind the position at hand
+    carry = torch.zeros_like(plains[0])  # gradient of the context after the present position
     back = transition.transpose(1, 2)
     for i, visible in reversed(list(enumerate(_per_step(real, len(plains))))):
         own, past = _kept(visible, carry)
@@ -313,7 +314,7 @@ def gates_backward(
 
 def recur(added: Tensor, decay: Tensor) -> Tensor:
     """Computes c_t = a_t c_{t-1} + b_t, c_0 = 0, along the first dimension: position by position on a CPU; elsewhere,
-    where a call costs more than what it computes, in log2 of their number passes over all positions."""
+    where a call costs more than its arithmetic, by `recur_by_doubling`."""
     if added.device.type != "cpu":
         return recur_by_doubling(added, decay)
     states, before = added.new_empty(added.shape), torch.zeros_like(added[0])
@@ -323,7 +324,7 @@ def recur(added: Tensor, decay: Tensor) -> Tensor:
 
 
 def recur_by_doubling(added: Tensor, decay: Tensor) -> Tensor:
-    """Computes the same; after a pass with `step` each state holds what the 2 step positions up to it have added."""
+    """Computes `recur` in log2(positions) passes; after a pass each state is the sum over 2 step positions up to it."""
     step = 1
     while step < len(added):
         added = torch.cat([added[:step], torch.addcmul(added[step:], decay[step:], added[:-step])])
@@ -357,7 +358,7 @@ def linear_backward(
 
 
 def _fake_weights(energies: Tensor, *others) -> Tensor:
-    # The loops keep the target position first in memory.
+    # The loops' results have the target position first in memory.
     return torch.empty_like(energies.movedim(2, 0), memory_format=torch.contiguous_format).movedim(0, 2)
 
 
@@ -394,19 +395,19 @@ def _fake_linear_backward(gradient: Tensor, *others) -> tuple[Tensor, ...]:
 
 
 def _heads_alone(given: dict[str, Any]) -> bool:
-    """Returns whether every head goes by itself, and on its context if it has one: all that the kernels can."""
+    """Returns whether no head depends on another one: only then are there kernels."""
     if "keys" in given:
         return given["transition"] is None
     return "query" not in given or len(given["transition"]) == given["query"].shape[1]
 
 
 def _define(name: str, loop: Callable, fake: Callable) -> Any:
-    """Defines the operator hf_mlnmt::<name>: the loop, or the kernel of its name, in the precision of its inputs."""
+    """Defines the operator hf_mlnmt::<name>: it calls the loop, or the kernel of the loop's name, without autocast."""
     names = list(inspect.signature(loop).parameters)
 
     def run(*args):
         given = dict(zip(names, args))
-        kernels = None if given.get("real") is not None else faster("scan_kernels", args[0])  # they know no padding
+        kernels = None if given.get("real") is not None else faster("scan_kernels", args[0])  # not with padding
         with in_own_precision(args[0]):
             if kernels is None or loop.__name__ not in kernels or not _heads_alone(given):
                 return loop(*args)
@@ -420,9 +421,9 @@ def _define(name: str, loop: Callable, fake: Callable) -> Any:
 
 
 def _scan(name: str, forward: Callable, fake: Callable, backward: Callable, fake_backward: Callable, kept: int) -> Any:
-    """Defines `forward` as an operator, differentiated by `backward`, an operator too, of the gradient, the inputs from
-    number `kept` on, and the output (flags last); it returns the gradients of the first inputs, in order."""
-    # The package and a copy of it from the Hub may be in one process; change the number when an operator changes.
+    """Defines `forward` as an operator, differentiated by the operator `backward`: this gets the gradient, the inputs
+    from number `kept` on, the output and flags, and returns the gradients of the first inputs, in order."""
+    # A process may have loaded the package and a copy from the Hub; change the number when an operator changes.
     name = f"{name}_3"
     if hasattr(torch.ops.hf_mlnmt, name):
         return getattr(torch.ops.hf_mlnmt, name)

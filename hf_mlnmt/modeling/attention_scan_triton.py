@@ -1,8 +1,8 @@
 """The scans of attention_scan.py as Triton kernels: one program for each sentence and head, the loop over i inside.
 
-The recurrence stays in registers, in float32; a program reads its keys and values again at every step (they fit the L2
-cache). As in the loops of attention_scan.py, the reference of these kernels, what needs no order is done outside, in
-parallel. Not here, and left to the loops: padding of the target, and states that mix the heads (previous-context-full,
+The recurrent state stays in registers, in float32; a program reads its keys and values again at every step (they fit
+into the L2 cache). The loops of attention_scan.py are the reference; as there, operations that need no order run
+outside, in parallel. Left to the loops are padding of the target, and states that mix the heads (previous-context-full,
 key-value-full), where a step is a product with a matrix of all heads that one program should not do alone.
 Triton is optional: without it this file still imports, and `KERNELS` is None.
 """
@@ -51,7 +51,7 @@ def _weights_backward_kernel(
     if started:
         first = tl.load(start + program * places + j, mask=inside, other=0.0).to(tl.float32)
     memory = first
-    if sums:  # what the last position left; going back, each position takes its own share off
+    if sums:  # the sum after the last position, from which the loop subtracts each position's weights
         for i in range(length):
             memory += tl.load(weights + (i * programs + program) * places + j, mask=inside, other=0.0)
     carry = tl.zeros([block], tl.float32)
@@ -173,7 +173,7 @@ def _gates_kernel(
     if started:
         context = tl.load(start + program * width + d, mask=real, other=0.0).to(tl.float32)
     for i in range(length):
-        # A vector of rows, as the products below need it, is the vector of columns through memory: so it is summed out.
+        # The context as a vector over rows, for the products below, by a sum over a diagonal instead of through memory.
         column = tl.sum(tl.where(rows[:, None] == d[None, :], context[None, :], 0.0), 1)
         key = tl.sum(column[:, None] * to_key, 0) + key_bias
         value = tl.sum(column[:, None] * to_value, 0) + value_bias
@@ -219,12 +219,12 @@ def _gates_backward_kernel(
 
 
 def _time_first(like: Tensor) -> Tensor:
-    """Returns an empty (target, batch, heads, ...) for what is (batch, heads, target, ...), in float32."""
+    """Returns an empty float32 tensor (target, batch, heads, ...) for `like` (batch, heads, target, ...)."""
     return torch.empty_like(like.movedim(2, 0), dtype=torch.float32, memory_format=torch.contiguous_format)
 
 
 def _given(tensor: Tensor | None, otherwise: Tensor) -> Tensor:
-    """Returns a pointer for an argument that is not there; its flag keeps it from being read."""
+    """Returns the tensor, contiguous, or for None another one as a pointer that the kernel does not read."""
     return otherwise if tensor is None else tensor.contiguous()
 
 
@@ -255,7 +255,7 @@ def weights_backward(
 
 
 def _tiles(places: int, width: int) -> tuple[int, int]:
-    """Returns the source positions of a tile, and the width as a power of 2."""
+    """Returns the number of source positions of a tile, and the width rounded up to a power of 2."""
     wide = triton.next_power_of_2(width)
     return min(triton.next_power_of_2(places), max(16, 4096 // wide)), wide
 
@@ -345,6 +345,6 @@ def gates_backward(
     return d_query, d_plain * (1 - gates.unsqueeze(-1)), d_sums, d_transition, d_bias, d_start
 
 
-# What attention_scan.py asks for: None where Triton is missing.
+# The kernels by name, for attention_scan.py; None where Triton is missing.
 _KERNELS = (weights_forward, weights_backward, contexts_forward, contexts_backward, gates_forward, gates_backward)
 KERNELS = {function.__name__: function for function in _KERNELS} if AVAILABLE else None

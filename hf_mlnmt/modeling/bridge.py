@@ -12,12 +12,12 @@ Structured Self-Attentive Sentence Embedding". Equation numbers are the first's.
 | W_1, W_2 | inner_proj, head_proj | (d_w, d_model), (k, d_w) |
 
 (8) A = softmax over the positions of W_2 ReLU(W_1 H^T)      (9) M = A H; padding has weight 0 in A
-(10) L = -log p(Y|X) + lambda ||A A^T - I||_F^2, of a sentence: what is added to the sum over target tokens is a sum
-over sentences, and both have one divisor, the step's target tokens.
+(10) L = -log p(Y|X) + lambda ||A A^T - I||_F^2, of a sentence: the penalty is summed over sentences, the first term
+over target tokens, and both sums are divided by the step's number of target tokens.
 
-Every decoder reads M in place of H, with no mask, as all of its k rows are there; a recurrent one begins with their
-mean, h and c of all layers. Only the bridge is shared; `pair` gives one encoder and one decoder around it as a model.
-The penalty is of training alone, and of sentences that have a target.
+Every decoder reads M instead of H, without a mask, as M has k rows for every sentence; a recurrent one begins with
+their mean as h and c of all layers. Only the bridge is shared; `pair` returns a model of one encoder and one decoder
+around it. The penalty is added in training only, for sentences with a target.
 
 A batch may name its languages by the tokenizer's codes at the beginning of its sources:
 
@@ -27,7 +27,7 @@ A batch may name its languages by the tokenizer's codes at the beginning of its 
 | `<2de><2fr>` | German | French |
 | no code | the only one, or named | the only one, or named |
 
-The codes are taken off: no encoder sees them. A language that is named as an argument counts in place of the code's.
+The codes are removed: no encoder reads them. A language given as an argument replaces that of the code.
 All rows of a batch are of one pair; padding is on the right.
 """
 
@@ -58,7 +58,7 @@ class BridgeConfig(RNNConfig):
     """The config of a model with an encoder for each source language and a decoder for each target language.
 
     Args:
-        coders: what encoders and decoders are: "rnn" (rnn.py) or "transformer" (transformer.py).
+        coders: the kind of encoders and decoders: "rnn" (rnn.py) or "transformer" (transformer.py).
         source_languages, target_languages: codes. A language may be both: then it has an encoder and a decoder.
         vocab_sizes: language -> entries of its vocabulary. None: one joint vocabulary of `vocab_size`, or with a single
             pair `vocab_size` and `decoder_vocab_size`.
@@ -89,7 +89,7 @@ class BridgeConfig(RNNConfig):
 
     @property
     def languages(self) -> list[str]:
-        """Returns all languages, each once. Set, it leaves no others: `from_pretrained(folder, languages=[...])`."""
+        """Returns all languages, each once. Setting it drops all others: `from_pretrained(folder, languages=[...])`."""
         return list(dict.fromkeys([*self.source_languages, *self.target_languages]))
 
     @languages.setter
@@ -114,9 +114,9 @@ class BridgeConfig(RNNConfig):
 
     @contextmanager
     def sized_for(self, language: str) -> Iterator[None]:
-        """Sets the vocabulary's size to that of a language while its encoder or decoder is made.
+        """Sets the vocabulary sizes to a language's while its encoder or decoder is made.
 
-        All modules share this one config, or what is changed in it later would reach some of them only.
+        All modules share this one config object, so that later changes in it reach all of them.
         """
         sizes = self.vocab_size, self.decoder_vocab_size
         self.vocab_size, self.decoder_vocab_size = (self.vocabulary(language, side) for side in ("source", "target"))
@@ -126,7 +126,8 @@ class BridgeConfig(RNNConfig):
             self.vocab_size, self.decoder_vocab_size = sizes
 
     def choose(self, side: Literal["source", "target"], language: str | None) -> str:
-        """Returns the language that is meant; None: the only one. Raises: ValueError that lists those there are."""
+        """Returns `language`, or for None the only one of a side. Raises: ValueError, listing the model's, for
+        others."""
         known = self.source_languages if side == "source" else self.target_languages
         if language is None and len(known) == 1:
             return known[0]
@@ -139,10 +140,10 @@ class BridgeConfig(RNNConfig):
         return super().cache_slots() if self.coders == "rnn" else ["full_attention"] * self.decoder_layers
 
     def validate_depth(self):
-        pass  # decoders begin with the mean of the bridge's rows: encoders may have other depths
+        pass  # decoders begin with the mean of the bridge's rows: encoders may have another number of layers
 
     def validate_languages(self):
-        """Refuses codes that cannot name modules, and languages without a vocabulary."""
+        """Raises ValueError for codes that cannot name modules, and languages without a vocabulary."""
         for name in ("source_languages", "target_languages"):
             codes = getattr(self, name)
             if len(set(codes)) < len(codes):
@@ -162,7 +163,7 @@ class BridgeConfig(RNNConfig):
             )
 
     def validate_bridge(self):
-        """Refuses sizes of the bridge that cannot be built, and anything else that is shared."""
+        """Raises ValueError for wrong sizes or a negative penalty, and for shared embeddings."""
         for name in ("bridge_heads", "bridge_width"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
@@ -181,7 +182,7 @@ class AttentionBridge(nn.Module):
         self.head_proj = nn.Linear(inner, heads, bias=bias)  # W_2
 
     def forward(self, states: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Maps H (batch, source, d_h) and its mask, 0 at padding, to M (batch, k, d_h) and A (batch, k, source)."""
+        """Computes M (batch, k, d_h) and A (batch, k, source) of H (batch, source, d_h) and its mask, 0 at padding."""
         scores = project(self.head_proj, torch.relu(project(self.inner_proj, states))).transpose(1, 2)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         if mask is not None:
@@ -191,7 +192,7 @@ class AttentionBridge(nn.Module):
 
 
 def pooled_rows(memory: Tensor, pooling: str | int) -> Tensor:
-    """Pools M (batch, k, d): "flat", row by row, (batch, k d); "mean" of the rows, or the row of a number, (batch, d).
+    """Pools M (batch, k, d): "flat": its rows concatenated, (batch, k d); "mean": their mean, or a number: that row.
 
     Raises: ValueError for another pooling.
     """
@@ -220,10 +221,11 @@ def take_codes(
     source: str | None = None,
     target: str | None = None,
 ) -> tuple[Tensor | None, Tensor | None, str | None, str | None]:
-    """Takes the codes off input_ids and attention_mask (batch, source); returns the languages too, as given or as said.
+    """Removes language codes from input_ids and attention_mask (batch, source); returns these, and both languages:
+    those given, else those of the codes, else None.
 
-    codes: language -> id of its token; None: there are none, and everything stays as it is.
-    Raises: ValueError where the rows are not all of the same languages.
+    codes: language -> id of its token; None: the model has none, and nothing is changed.
+    Raises: ValueError where rows begin with codes of different languages.
     """
     if not codes or input_ids is None:
         return input_ids, attention_mask, source, target
@@ -270,12 +272,12 @@ class BridgePreTrainedModel(RNNPreTrainedModel):
 
     @classmethod
     def _can_set_attn_implementation(cls) -> bool:
-        # Transformers guesses it from the text of the file, and takes AttentionBridge for an attention of its own.
+        # Transformers guesses from the file's text, and would take AttentionBridge for an attention that is fixed.
         return True
 
 
 def module_name(language: str) -> str:
-    """Names a language's module; the code alone will not do: "to" is a language, and a method of every module."""
+    """Returns the name of a language's module: not the code alone, for "to" is a language and a method of modules."""
     return f"of_{language}"
 
 
@@ -291,12 +293,12 @@ def new_head(config: BridgeConfig, language: str) -> nn.Linear:
 
 
 def tied_heads(names: Iterable[str]) -> dict[str, str]:
-    """Maps the output projections' weights to those that they are where embeddings are tied, for names of modules."""
+    """Maps names of the output projections' weights to the embeddings that they are tied to, for names of modules."""
     return {f"lm_heads.{name}.weight": f"model.decoders.{name}.embed_tokens.weight" for name in names}
 
 
 def other_languages(config: BridgeConfig) -> list[str]:
-    """Returns patterns of the weights of languages that `from_pretrained(folder, languages=[...])` leaves out."""
+    """Returns patterns of the names of weights of all languages but the config's: they are ignored in loading."""
     kept = {"encoders": config.source_languages, "decoders": config.target_languages}
     kept["lm_heads"] = config.target_languages
     names = {part: "|".join(map(module_name, codes)) or "-" for part, codes in kept.items()}
@@ -304,7 +306,7 @@ def other_languages(config: BridgeConfig) -> list[str]:
 
 
 class BridgedEncoder(nn.Module):
-    """A language's encoder and the bridge, as one encoder."""
+    """A language's encoder followed by the bridge, with the interface of an encoder."""
 
     main_input_name = "input_ids"
     hands_on = ("memory",)
@@ -342,7 +344,7 @@ class BridgedEncoder(nn.Module):
 
 
 class BridgeModel(BridgePreTrainedModel, TransformerModel):
-    """Encoders, bridge and decoders, without the output projections; called, it must have one language on each side."""
+    """Encoders, bridge and decoders, without the output projections; can be called with one language on each side."""
 
     def __init__(self, config: BridgeConfig):
         super(TransformerModel, self).__init__(config)
@@ -355,12 +357,12 @@ class BridgeModel(BridgePreTrainedModel, TransformerModel):
 
     @property
     def encoder(self) -> BridgedEncoder:  # type: ignore[override]
-        """Returns the only encoder, with the bridge."""
+        """Returns the encoder, with the bridge, of a model that has one source language."""
         return BridgedEncoder(self.encoders[module_name(self.config.choose("source", None))], self.bridge)
 
     @property
     def decoder(self) -> Any:  # type: ignore[override]
-        """Returns the only decoder."""
+        """Returns the decoder of a model that has one target language."""
         return self.decoders[module_name(self.config.choose("target", None))]
 
     def get_input_embeddings(self) -> nn.Module:
@@ -372,9 +374,9 @@ class BridgeModel(BridgePreTrainedModel, TransformerModel):
         self.encoder.encoder.embed_tokens = value
 
     def decode(self, encoded: EncoderOutput, **inputs: Any) -> BridgeModelOutput:
-        """Runs the decoder over M, without the mask (batch, source), which is the source's.
+        """Runs the decoder over M, without the source's mask (batch, source).
 
-        A mask of four dimensions stays: it was made for M, by a search that fills up its blocks of slots.
+        A mask of four dimensions is kept: a search made it for M, which it pads to whole blocks of slots.
         """
         mask = inputs["encoder_attention_mask"]
         if mask is not None and mask.dim() == 2:
@@ -386,8 +388,8 @@ class BridgeModel(BridgePreTrainedModel, TransformerModel):
 class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForConditionalGeneration):
     """The translation model between any of its languages.
 
-    forward and generate() take `source_language` and `target_language`; a side that has only one needs no name, and
-    a batch can name them by codes.
+    forward and generate() have arguments `source_language` and `target_language`; they can be left out for a side with
+    one language, and where the sources begin with language codes.
     """
 
     model_class = BridgeModel
@@ -404,25 +406,25 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
 
     @property
     def lm_head(self) -> Any:  # type: ignore[override]
-        """Returns the only output projection."""
+        """Returns the output projection of a model that has one target language."""
         return self.lm_heads[module_name(self.config.choose("target", None))]
 
     def get_output_embeddings(self) -> Any:
-        """Returns the only output projection; None where every target language has its own."""
+        """Returns the output projection of a model that has one target language; None for several."""
         return self.lm_head if len(self.config.target_languages) == 1 else None
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
         cls, pretrained_model_name_or_path: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any
     ) -> Any:
-        """Loads the model; with `languages=[...]` these modules alone. Raises: ValueError if one has no weights."""
+        """Loads the model, with `languages=[...]` only their modules. Raises: ValueError if one has no weights."""
         model, info = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
         missing = set(info["missing_keys"])
         loaded = [name for name, _ in model.named_parameters() if name not in missing]
         coders = [f"model.encoders.{name}" for name in model.model.encoders]
         coders += [f"model.decoders.{name}" for name in model.model.decoders]
         lacking = [coder for coder in coders if not any(name.startswith(f"{coder}.") for name in loaded)]
-        if lacking and not any(".bridge." in key for key in missing):  # without any weights it is no such folder
+        if lacking and not any(".bridge." in key for key in missing):  # else no weights match
             raise ValueError(
                 f"{pretrained_model_name_or_path} has no weights of {', '.join(lacking)}, which its config.json names: "
                 "take languages=[...] that are there, or download the folder again"
@@ -430,9 +432,9 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         return (model, info) if output_loading_info else model
 
     def pair(self, source_language: str | None = None, target_language: str | None = None) -> Any:
-        """Makes a model of one encoder, the bridge and one decoder: it shares the weights, saves and publishes.
+        """Makes a model of one encoder, the bridge and one decoder, which shares the weights and can be saved alone.
 
-        Raises: ValueError for an unknown language, listing those there are.
+        Raises: ValueError for an unknown language, which lists the model's.
         """
         pair = self.between(source_language, target_language)
         pair = copy.copy(self) if pair is self else pair
@@ -440,7 +442,7 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         return pair
 
     def between(self, source_language: str | None, target_language: str | None) -> Any:
-        """Returns this model with one language on each side: itself, if it has no others."""
+        """Returns this model for one language on each side: itself if it has no others, else a copy sharing weights."""
         source = self.config.choose("source", source_language)
         target = self.config.choose("target", target_language)
         if self.config.is_pair:
@@ -464,11 +466,11 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
     def add_language(
         self, language: str, source: bool = True, target: bool = True, vocab_size: int | None = None
     ) -> None:
-        """Give the model an encoder, a decoder or both for a new language, with new weights.
+        """Adds an encoder, a decoder or both for a new language, with new weights.
 
         vocab_size: entries of the language's vocabulary, where every language has its own; None: the joint one.
 
-        Raises: ValueError if it has them already, or without a `vocab_size` where it needs one.
+        Raises: ValueError if the model has them already, or where `vocab_size` is missing or not allowed.
         """
         config, name = self.config, module_name(language)
         if (vocab_size is None) != (config.vocab_sizes is None):
@@ -514,7 +516,7 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
     def forward(  # type: ignore[override]
         self, input_ids=None, attention_mask=None, *inputs, source_language=None, target_language=None, **named
     ) -> TranslationOutput:
-        """Scores or trains between two languages of this model."""
+        """Computes logits and loss between two languages of this model, as the baseline's forward."""
         input_ids, attention_mask, source_language, target_language = take_codes(
             self.config.language_codes, input_ids, attention_mask, source_language, target_language
         )
@@ -522,7 +524,7 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         return super(BridgeForConditionalGeneration, model).forward(input_ids, attention_mask, *inputs, **named)
 
     def generate(self, inputs=None, *args, source_language=None, target_language=None, **kwargs) -> Any:
-        """Translates between two languages of this model, also such that were never trained together."""
+        """Translates between two languages of this model, also a pair that it was not trained for."""
         inputs = kwargs.pop("input_ids", None) if inputs is None else inputs
         inputs, mask, source_language, target_language = take_codes(
             self.config.language_codes, inputs, kwargs.pop("attention_mask", None), source_language, target_language
@@ -539,10 +541,10 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         source_language: str | None = None,
         **inputs,
     ) -> Tensor:
-        """Returns sentence embeddings, the same space for all languages: M as one vector (batch, k d_model), or its
-        rows' mean, or one row (batch, d_model). Needs no decoder.
+        """Returns sentence embeddings in one space for all languages: M as one vector (batch, k d_model), or its rows'
+        mean, or one row (batch, d_model). Needs no decoder.
 
-        Raises: ValueError for an unknown language or pooling, listing what there is.
+        Raises: ValueError for an unknown language or pooling, which lists the known ones.
         """
         input_ids, attention_mask, source_language, _ = take_codes(
             self.config.language_codes, input_ids, attention_mask, source_language
@@ -561,7 +563,7 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         return losses
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args, **kwargs):
-        # From here on M is the source, and has no mask: for the sizes of caches, and for the loops.
+        # Caches and loops read the source's length and mask from here on: those of M, which has no mask.
         encoded = EncoderOutput.of(model_kwargs["encoder_outputs"], BridgedEncoder.hands_on)
         recorded = {name: getattr(encoded, name) for name in ("hidden_states", "attentions")}
         model_kwargs["encoder_outputs"] = EncoderOutput(encoded.memory, memory=encoded.memory, **recorded)

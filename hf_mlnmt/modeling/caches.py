@@ -1,4 +1,4 @@
-"""Slots of a decoder's cache that hold, beside keys and values, a state.
+"""Layers of a decoder's cache that hold a state beside keys and values.
 
 | layer type | state | in |
 | --- | --- | --- |
@@ -6,10 +6,10 @@
 | mlnmt_convolution | the last inputs of a causal convolution | dual_context.py |
 | mlnmt_lstm | h and c of every LSTM layer | rnn.py |
 
-Defining a class registers it with Transformers' caches: `DynamicCache(config=...)` and `StaticCache(config=...)` make a
-slot for every decoder layer of its type, which follows the beams and, if dynamic, the drafts of assisted decoding. A
-layer without keys and values stores one number a position as such: they count the positions, so that lengths, static
-sizes and cropping are Transformers' own.
+Defining a class registers it with Transformers' caches: `DynamicCache(config=...)` and `StaticCache(config=...)` make
+such a cache layer, here called slot, for every decoder layer of its type. It reorders its state with the beams and, if
+dynamic, crops it in assisted decoding. A slot without keys and values stores one number for each position instead, so
+that Transformers' code for lengths, static sizes and cropping works.
 """
 
 from collections.abc import Callable
@@ -21,16 +21,16 @@ from transformers.cache_utils import DynamicLayer, StaticLayer
 
 
 def real_positions(mask: Tensor | None, past: int | Tensor, length: int) -> Tensor | None:
-    """Returns which of the `length` positions after `past` are not padding, (batch, length); None: all of them.
+    """Returns which of the `length` positions after `past` are not padding, (batch, length); None for None: all.
 
-    `mask` is what an attention gets: (batch, 1, queries, keys), added to the scores or boolean, or (batch, keys).
+    mask: an attention's, (batch, 1, queries, keys), additive or boolean, or (batch, keys).
     """
     if mask is None:
         return None
     if mask.dim() == 4:
         mask = mask[:, 0, -1]  # the last query sees every real position up to itself
         mask = mask if mask.dtype == torch.bool else mask == 0
-    if isinstance(past, Tensor):  # a static cache counts on the device
+    if isinstance(past, Tensor):  # a static cache has its length on the device
         return mask.index_select(1, torch.arange(length, device=mask.device) + past).bool()
     return mask[:, past : past + length].bool()
 
@@ -38,8 +38,8 @@ def real_positions(mask: Tensor | None, past: int | Tensor, length: int) -> Tens
 class KeptStates(DynamicLayer):
     """A slot of growing size that also keeps states, (batch, steps, ...), the last step at the end.
 
-    `kept` steps are kept; while recording (`activate_past_recording`, assisted decoding) all, so that `crop` can drop
-    some. `what` they are stands in an error.
+    It keeps the last `kept` steps, or all of them after `activate_past_recording` (assisted decoding), so that `crop`
+    can drop some. `what` names the states in an error.
     """
 
     kept = 1
@@ -91,14 +91,14 @@ class KeptStates(DynamicLayer):
 class StaticStates(StaticLayer):
     """A slot of a fixed size that also keeps a state, changed in place (torch.compile)."""
 
-    is_croppable = False  # nothing that was written over can be put back
+    is_croppable = False  # earlier states have been overwritten
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.states: Tensor | None = None
 
     def begin(self, states: Tensor) -> Tensor:
-        """Take the tensor in which all later states will be written."""
+        """Stores the tensor into which all later states will be written, and returns it."""
         self.states = states
         if not torch.compiler.is_compiling():
             torch._dynamo.mark_static_address(states)
@@ -116,7 +116,7 @@ class StaticStates(StaticLayer):
 
 
 def slot_of(cache: Any, index: int, method: str) -> Any:
-    """Returns a layer's slot of the target's cache. Raises: ValueError for a cache whose slot has no such `method`."""
+    """Returns the slot `index` of the target's cache. Raises: ValueError for a slot that has not the given `method`."""
     layers = getattr(cache, "self_attention_cache", cache).layers
     slot = layers[index] if index < len(layers) else None
     if not hasattr(slot, method):
@@ -128,44 +128,43 @@ def slot_of(cache: Any, index: int, method: str) -> Any:
 
 
 class SlotState:
-    """The base of all slots with a state: the slots of a search answer an attention in their own way."""
+    """The base of all slots with a state, also those of a search (search/cache.py), which override its methods."""
 
-    counts_positions = True  # by keys and values of one number, where there are no others
+    counts_positions = True  # whether `count_positions` stores keys and values of one number
 
     def real_positions(self, real: Tensor | None) -> Tensor | None:
-        """Returns which of the new positions are not padding, (batch, time): those that the mask names. None: all."""
+        """Returns `real`: which of the new positions are not padding, (batch, time), None: all."""
         return real
 
 
 class RecurrentState(SlotState):
-    """The state of a recurrent attention: that before a position."""
+    """The interface of a slot to a recurrent attention: the states before positions, and values kept between calls."""
 
     constants: Any = None
 
     def of_source(self, name: str, compute: Callable[[], Any]) -> Any:
-        """Returns `compute()`, something of the source alone, which a search keeps under this name."""
+        """Returns `compute()`, a function of the source alone; the slots of a search keep its result by name."""
         return compute()
 
     def constant(self, compute: Callable[[], Any]) -> Any:
-        """Returns `compute()`, a product of weights that no position changes, or what it returned the first time."""
+        """Returns `compute()`, a product of weights, called only the first time."""
         if self.constants is None:
             self.constants = compute()
         return self.constants
 
     def last_state(self) -> Tensor | None:
-        """Returns (batch, heads, width), or None where the sentence begins."""
+        """Returns the state after the last position (batch, heads, width), or None where the sentence begins."""
         raise NotImplementedError
 
     def states_before(self, length: int) -> Tensor | None:
-        """Returns the state before each of `length` new positions, (batch, heads, length, width), if that is known:
-        before a single one it is the last state, before several all but the first depend on one another."""
+        """Returns the state before each of `length` new positions, (batch, heads, length, width): for one position the
+        last state; None at the beginning, and for several, which depend on one another."""
         last = self.last_state()
         return None if last is None or length > 1 else last.unsqueeze(2)
 
 
 class RecurrentCacheLayer(RecurrentState, KeptStates):
-    """A decoder layer's keys and values, and `states`: what its attention over the source hands to the next position,
-    (batch, steps, heads, width)."""
+    """A decoder layer's keys and values, and the states (batch, steps, heads, width) of its recurrence."""
 
     _layer_type = "mlnmt_recurrence"
     what = "states of the attention"
@@ -174,19 +173,19 @@ class RecurrentCacheLayer(RecurrentState, KeptStates):
         return None if self.states is None else self.states[:, -1]
 
     def append_states(self, states: Tensor):
-        """Takes the states behind each of the new positions: (batch, steps, heads, width)."""
+        """Stores the states after each of the new positions: (batch, steps, heads, width)."""
         if self.record_past and self.states is not None:
             states = torch.cat([self.states, states], dim=1)
         self.states = states if self.record_past else states[:, -1:]
 
 
 class StaticRecurrentCacheLayer(RecurrentState, StaticStates):
-    """A recurrence's state for a fixed number of positions: the last alone, (batch, heads, width)."""
+    """The static slot of a recurrence: only the last state, (batch, heads, width), changed in place."""
 
     _layer_type = "mlnmt_recurrence"
 
     def last_state(self) -> Tensor | None:
-        # After `reset()`, zeros: what every recurrence begins with.
+        # After `reset()` the state is zeros, with which every recurrence begins.
         return None if self.states is None else self.states.clone()
 
     def append_states(self, states: Tensor):
@@ -197,7 +196,7 @@ class StaticRecurrentCacheLayer(RecurrentState, StaticStates):
 
 
 def count_positions(slot: RecurrentCacheLayer | StaticRecurrentCacheLayer, like: Tensor) -> None:
-    """Tell the slot of as many new positions as `like` (batch, time, ...) has."""
+    """Adds the positions of `like` (batch, time, ...) to the slot's length, by keys and values of one number each."""
     if slot.counts_positions:
         nothing = like.new_zeros(like.shape[0], 1, like.shape[1], 1)
         slot.update(nothing, nothing)

@@ -1,4 +1,4 @@
-"""Joint attention and multi-level supervision over a dual-context encoder: two families' seams in one model.
+"""Joint attention and multi-level supervision over a dual-context encoder: each class combines two families.
 
 Reference: thesis on joint attention, chapters 3 to 5; the thesis runs each family by itself and names their combination
 in chapter 6.
@@ -9,8 +9,8 @@ in chapter 6.
 | MLMHA over Enc-DC | DualContextMultiLayer... | (3.7)-(3.11) on the same |
 | aggregation over Enc-DC | DualContextAggregation... | (3.1)-(3.5), (B) on the same |
 
-Each class is the two families' classes side by side: the joint family comes first and says what is collected from the
-layers, `DualContextEncoder` says what a layer is.
+Each class inherits from both families' classes: the first determines which layers' outputs are collected and how,
+`DualContextEncoder` determines the layers.
 """
 
 from typing import Literal
@@ -51,7 +51,7 @@ class DualContextSupervisionConfig(MultiLevelSupervisionConfig, DualContextConfi
 
 
 class DualContextSupervisionEncoder(MultiLevelEncoder, DualContextEncoder):
-    """Layers with the dual contextual module, some of them read by auxiliary decoders."""
+    """An encoder of layers with the dual contextual module, some of which auxiliary decoders read."""
 
     config: DualContextSupervisionConfig
 
@@ -64,14 +64,14 @@ class DualContextSupervisionModel(MultiLevelSupervisionModel):
 
 
 class DualContextSupervisionForConditionalGeneration(MultiLevelSupervisionForConditionalGeneration):
-    """The translation model; a single decoder of it is a dual-context model."""
+    """The translation model; models made of one of its decoders are dual-context models."""
 
     config: DualContextSupervisionConfig
     model_class = DualContextSupervisionModel
     citation = "ampomah-multilevel ampomah2021dual"
 
     def single_class(self, encoder_layers: int) -> type[TransformerForConditionalGeneration]:
-        # Below the range of `dual_layers` the encoder is the baseline's.
+        # An encoder whose layers are all below the range of `dual_layers` is the baseline's.
         if self.config.dual_layers is not None and encoder_layers < self.config.dual_layers[0]:
             return TransformerForConditionalGeneration
         return DualContextForConditionalGeneration
@@ -93,7 +93,7 @@ class DualContextMultiLayerConfig(MultiLayerAttentionConfig, DualContextConfig):
 
 
 class DualContextMultiLayerEncoder(FeatureCollector, DualContextEncoder):
-    """Layers with the dual contextual module, handed over one by one."""
+    """An encoder of layers with the dual contextual module, which returns the outputs of all collected layers."""
 
     config: DualContextMultiLayerConfig
 
@@ -123,7 +123,7 @@ class DualContextAggregationConfig(AggregationConfig, DualContextConfig):
 
 
 class DualContextAggregationEncoder(AggregationEncoder, DualContextEncoder):
-    """Layers with the dual contextual module, merged."""
+    """An encoder of layers with the dual contextual module, whose outputs are merged."""
 
     config: DualContextAggregationConfig
 

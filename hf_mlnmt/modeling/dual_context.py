@@ -1,4 +1,4 @@
-"""Dual contextual module (DC): in place of self-attention, attention over the sentence and over its local context.
+"""Dual contextual module (DC): replaces self-attention by attention over the sentence and over its local context.
 
 Reference: Ampomah et al. 2021, "Dual contextual module for neural machine translation", Machine Translation 35, section
 4; thesis on joint attention, section 5.3 (its equation numbers are used here).
@@ -14,12 +14,12 @@ r is the sublayer's input, (batch, time, d_model); f the kernel size.
 (5.5) h_l = FI(r, l_c), h_g = FI(r, r); FI(A, B) = concat_h softmax(A W_q (B W_k)^T / sqrt(d_h)) B W_v
 (5.6) z = [h_l ; h_g] W_z + b_z, W_z in R^{2d x d}          (5.7) z_f = LN(z + r), the baseline's sublayer
 
-Both attentions have their queries from r and one mask, so they are one call with 2 H heads. Attention weights
+Both attentions compute queries from r and use one mask, so they are one call with 2 H heads. Attention weights
 (attn_implementation="eager") are (batch, 2, H, time, keys): of h_l, then of h_g. W_z = [0 ; W_o] is the baseline's
 self-attention. In decoding, the last f - 1 inputs of the convolution stay in the cache.
 
 Departs:
-- (5.4) prints f + 1 positions for an even f, but W^r has room for f. Here there are f, in the encoder with the odd one
+- (5.4) prints f + 1 positions for an even f, but W^r has rows for f. Here there are f, in the encoder with the odd one
   on the left (f = 2 is r_{t-1}, r_t, as in the decoder). Positions outside the sentence, and masked ones, are zeros.
 - Parameters: the tables' 73.9, 73.9 and 86.5 million beside 61.2 hold to the last digit with biases in the projections
   (attention_bias=True) and 33.4k subwords; without them Enc-DC adds 12.598 million and Full-DC 25.197.
@@ -44,20 +44,20 @@ from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, 
 
 
 def windows(extended: Tensor, length: int) -> Tensor:
-    """Returns the window of each of the last `length` positions, inputs side by side: (batch, length, f d_model)."""
+    """Concatenates the f inputs in the window of each of the last `length` positions: (batch, length, f d_model)."""
     kernel = extended.shape[1] - length + 1
     return torch.cat([extended[:, i : i + length] for i in range(kernel)], dim=-1)
 
 
 class ConvolutionState(SlotState):
-    """The state of a dual contextual module: the inputs before."""
+    """The interface of a slot to a dual contextual module: the last inputs of its convolution."""
 
     def extend(self, inputs: Tensor, kept: int) -> Tensor:
-        """Puts inputs (batch, time, d_model) behind the `kept` before them, zeros where the sentence begins."""
+        """Returns inputs (batch, time, d_model) after the `kept` ones before, at first zeros; stores the last ones."""
         raise NotImplementedError
 
     def windows(self, inputs: Tensor, kept: int) -> Tensor:
-        """Puts each input (batch, time, d_model) behind the `kept` before it: (batch, time, (kept + 1) d_model)."""
+        """Concatenates to each input (batch, time, d_model) the `kept` before it: (batch, time, (kept + 1) d_model)."""
         return windows(self.extend(inputs, kept), inputs.shape[1])
 
 
@@ -76,7 +76,7 @@ class ConvolutionCacheLayer(ConvolutionState, KeptStates):
 
 
 class StaticConvolutionCacheLayer(ConvolutionState, StaticStates):
-    """A convolution's state for a fixed number of positions."""
+    """The static slot of a convolution: its last inputs, (batch, f - 1, d_model), changed in place."""
 
     _layer_type = "mlnmt_convolution"
 
@@ -94,7 +94,7 @@ class DualContextConfig(TransformerConfig):
     """The baseline's fields, and:
 
     Args:
-        dual_context: where self-attention is replaced, named as in the thesis.
+        dual_context: where the module replaces self-attention, named as in the thesis.
         dual_layers: [i, j], the layers from i to j (counted from 1) have the module, the others self-attention, on each
             side that `dual_context` names; None: all layers.
         kernel_size: the paper's f, 2 to 8.
@@ -117,7 +117,7 @@ class DualContextConfig(TransformerConfig):
         return [ConvolutionCacheLayer._layer_type if self.is_dual("decoder", i) else x for i, x in enumerate(slots)]
 
     def validate_dual_context(self):
-        """Refuse a kernel or a range of layers that the paper does not define."""
+        """Raises ValueError for a kernel size outside 2 .. 8 or a wrong range of layers."""
         if not 2 <= self.kernel_size <= 8:
             raise ValueError(f"kernel_size={self.kernel_size}: must be from 2 to 8")
         for side, without in (("encoder", "Dec-DC"), ("decoder", "Enc-DC")):
@@ -131,7 +131,7 @@ class DualContextConfig(TransformerConfig):
 
 
 class DualContextAttention(Attention):
-    """Attention over the sentence and over its local context, with queries from one input: equations 5.4 to 5.6."""
+    """The dual contextual module: attention over the sentence and over its local context, equations 5.4 to 5.6."""
 
     def __init__(self, config: DualContextConfig, heads: int, layer_idx: int = 0, is_causal: bool = False):
         super().__init__(config, heads, layer_idx, is_causal)
@@ -153,10 +153,8 @@ class DualContextAttention(Attention):
         is_causal: bool | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
-        """Maps r (batch, time, d_model) to z, the same shape; and weights (batch, 2, heads, time, keys) if eager.
-
-        is_causal: of an encoder that must not see what follows; the window's later part is zeros then.
-        """
+        """Computes z from r (batch, time, d_model), the same shape; returns it and, if eager, weights (batch, 2, heads,
+        time, keys). is_causal: whether an encoder must see no later positions; then those of the window are zeros."""
         cache = getattr(cache, "self_attention_cache", cache)
         local = self.local_context(hidden_states, attention_mask, cache, bool(is_causal))
         kwargs |= {} if is_causal is None else {"is_causal": is_causal}
@@ -175,14 +173,14 @@ class DualContextAttention(Attention):
     def local_context(
         self, inputs: Tensor, mask: Tensor | None, cache: Cache | None, hide_later: bool = False
     ) -> Tensor:
-        """Computes equation 5.4: l_c from r."""
+        """Computes equation 5.4: l_c from r (`inputs`); with `hide_later` later positions of the windows are zeros."""
         length = inputs.shape[1]
         slot = None if cache is None else slot_of(cache, self.layer_idx, "windows")
         past = 0 if cache is None else cache.get_seq_length(self.layer_idx)
         real = real_positions(mask, past, length)
         real = real if slot is None else slot.real_positions(real)
         visible = inputs if real is None else inputs.masked_fill(~real.unsqueeze(-1), 0.0)
-        later = self.kernel - 1 - self.before  # positions of the window behind t
+        later = self.kernel - 1 - self.before  # positions of the window after t
         if slot is None:
             window = windows(nn.functional.pad(visible, (0, 0, self.before, later)), length)
         else:
@@ -197,7 +195,7 @@ ATTENTIONS = [OutputRecorder(SelfAttention, index=1), OutputRecorder(DualContext
 
 
 class DualContextEncoderLayer(EncoderLayer):
-    """The baseline's layer; with the module in place of self-attention if it is in the range."""
+    """The baseline's layer; in the range of `dual_layers` the module replaces self-attention."""
 
     def __init__(self, config: DualContextConfig, layer_idx: int):
         if config.is_dual("encoder", layer_idx):
@@ -206,7 +204,7 @@ class DualContextEncoderLayer(EncoderLayer):
 
 
 class DualContextDecoderLayer(DecoderLayer):
-    """The baseline's layer; with the module in place of self-attention if it is in the range."""
+    """The baseline's layer; in the range of `dual_layers` the module replaces self-attention."""
 
     def __init__(self, config: DualContextConfig, layer_idx: int):
         if config.is_dual("decoder", layer_idx):
@@ -215,7 +213,7 @@ class DualContextDecoderLayer(DecoderLayer):
 
 
 class DualContextEncoder(Encoder):
-    """The baseline's encoder with the layers above."""
+    """The baseline's encoder with `DualContextEncoderLayer`s."""
 
     config: DualContextConfig
     layer_class = DualContextEncoderLayer
@@ -223,7 +221,7 @@ class DualContextEncoder(Encoder):
 
 
 class DualContextDecoder(Decoder):
-    """The baseline's decoder with the layers above."""
+    """The baseline's decoder with `DualContextDecoderLayer`s."""
 
     config: DualContextConfig
     layer_class = DualContextDecoderLayer

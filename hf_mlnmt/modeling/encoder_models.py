@@ -1,4 +1,4 @@
-"""The encoder of a translation model with a projection of its own: what is pre-trained on text of the source language.
+"""The encoder of a translation model with an output projection of its own, for pre-training on source-language text.
 
 Reference: thesis on monolingual data, section 4.2 (its equation numbers are used here).
 
@@ -7,11 +7,11 @@ Reference: thesis on monolingual data, section 4.2 (its equation numbers are use
 | encoder-cloze | EncoderForMaskedLM | (4.9) p(f_j | tau(f)) = softmax(W_proj h_j), j in D, the distorted positions |
 | encoder-lm | EncoderForCausalLM | (4.7) p(f_j | f_0^{j-1}) = softmax(W_proj h_{j-1}), causal self-attention |
 
-h is the last state of the encoder, (batch, source, d_model). The config is the translation model's own, and the weights
-have the names that they have there, `model.encoder.`; W_proj, `projection.`, is left behind when they are transferred.
-`encoder_heads` makes both classes of a family; the baseline's are here.
+h is the last state of the encoder, (batch, source, d_model). The config is the translation model's, and the weights
+have their names there, `model.encoder.`; W_proj, `projection.`, is not transferred. `encoder_heads` makes both classes
+of a family; the baseline's are here.
 
-What an encoder hands on to a decoder beside its last state (a merged memory, features) is no part of this.
+An encoder's further output for a decoder (a merged memory, features) is not trained so.
 Departs: nothing; config.tie_projection ties W_proj to the source embedding, which the thesis does not.
 """
 
@@ -37,7 +37,7 @@ SHARED = r"^model\.decoder\.embed_tokens\."
 
 
 class EncoderModel(TransformerPreTrainedModel):
-    """An encoder under the name that it has in a translation model."""
+    """A module whose `encoder` has the weights' names of a translation model."""
 
     def __init__(self, config: TransformerConfig, encoder_class: type[Encoder]):
         super().__init__(config)
@@ -73,8 +73,7 @@ class EncoderWithProjection(TransformerPreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, config=None, key_mapping=None, **kwargs):  # type: ignore[override]
-        """Loads the model, also from a translation model whose sides share one matrix of embeddings, which its file has
-        under the decoder's name."""
+        """Loads the model, also from a translation model with shared embeddings, stored under the decoder's name."""
         stored, kind = config, cast(Any, cls.config_class)
         if not isinstance(config, PreTrainedConfig):
             told = {key: kwargs[key] for key in HUB if key in kwargs}
@@ -111,7 +110,7 @@ class EncoderWithProjection(TransformerPreTrainedModel):
         Args:
             labels: (batch, source). Of encoder-cloze the tokens at the positions that count, -100 elsewhere; of
                 encoder-lm `input_ids` from f_0 on, -100 where nothing counts, shifted here.
-            shift_labels: what every position predicts, (batch, source), in the place of `labels`.
+            shift_labels: labels that are shifted already, (batch, source): those that each position predicts.
             smoothing, loss_only, num_items_in_batch: as in a translation model.
         """
         if self.causal:
@@ -138,19 +137,19 @@ class EncoderForMaskedLM(EncoderWithProjection):
 class EncoderForCausalLM(EncoderWithProjection, Generation):
     """Encoder-lm: the encoder predicts each word from those before it, equation 4.7.
 
-    It keeps no keys and values: generate() reads all words again at each step.
-    Padding may stand on either side, of a prompt for generate() on the left: positions are counted from the first token
+    The model has no cache of keys and values: generate() reads all tokens again in each step.
+    Padding may stand on either side, in prompts for generate() on the left: positions are counted from the first token
     that the mask shows.
     """
 
     causal = True
     output_class = CausalLMOutput
-    _can_compile_fullgraph = False  # what grows at every step has no shape that could be compiled
+    _can_compile_fullgraph = False  # the input grows at every step, while a compiled graph has fixed shapes
 
     def _prepare_generation_config(self, generation_config, *args, **kwargs):
         if kwargs.get("inputs_embeds") is not None:  # Transformers then insists on a cache
             raise ValueError("inputs_embeds: this model has no cache, so generate() needs input_ids")
-        # With a cache it would get the last token alone, having kept nothing of those before.
+        # With use_cache Transformers would pass the last token alone.
         prepared, model_kwargs = super()._prepare_generation_config(generation_config, *args, **kwargs)
         prepared.use_cache = False
         return prepared, model_kwargs
@@ -159,9 +158,9 @@ class EncoderForCausalLM(EncoderWithProjection, Generation):
 def encoder_heads(
     model_class: type[TransformerModel], module: str | None = None
 ) -> tuple[type[EncoderForMaskedLM], type[EncoderForCausalLM]]:
-    """Makes the two models of a family, <Family>ForMaskedLM and <Family>ForCausalLM, of the encoder in <Family>Model.
+    """Makes the classes <Family>ForMaskedLM and <Family>ForCausalLM for the encoder in <Family>Model.
 
-    module: where they are defined, and published code looks for them; None: where the <Family>Model is.
+    module: the module that defines them, where published code looks for them; None: that of <Family>Model.
     """
 
     def of_family(base: type[EncoderWithProjection]) -> Any:

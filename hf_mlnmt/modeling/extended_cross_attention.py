@@ -1,4 +1,4 @@
-"""Extended cross-attention: the attention over the source also sees word embeddings, or its own earlier decisions.
+"""Extended cross-attention: attention over the source that also reads word embeddings, or earlier weights or contexts.
 
 Reference: thesis on monolingual data, chapter 5 (its equation numbers are used here), sections 5.2.1 and 5.2.2.
 
@@ -18,24 +18,25 @@ Reference: thesis on monolingual data, chapter 5 (its equation numbers are used 
 (5.1) E_ij = (W_k h_j)^T W_q s_i / sqrt(d_h)    (5.2) alpha(.|i) = softmax(E_i)    (5.3) c_i = sum_j alpha(j|i) W_v h_j
 (5.4) W_q [s_i ; gamma_ij] = W_q^1 s_i + W_q^2 gamma_ij, so E_ij gains (W_k h_j)^T W_q^2 gamma_ij / sqrt(d_h)
 
-Nothing but the weights is recurrent: E of all positions is one product, and attention_scan.py goes over them:
+Only the weights are recurrent: E of all positions is one product, and attention_scan.py computes position by position:
 weights      u_j = (W_k h_j)^T W_q^2 / sqrt(d_h), alpha_i = softmax(E_i + u gamma_i); 1 / phi goes into u
 context      alpha_i = softmax(E_i + c_{i-1} K'^T), K' = K W_q^2
 key-value    pi_i = sigmoid(q_i k'_i - lse_i), c_i = (1 - pi_i) c~_i + pi_i v'_i, c~ and lse of ordinary attention
-In decoding the state (c_{i-1}, alpha_{i-1} or their sum) is in the cache; padding of the target leaves it as it is.
+In decoding the state (c_{i-1}, alpha_{i-1} or their sum) is in the cache; padding of the target leaves it unchanged.
 
-Attention weights are those over the source; of the key-value members what lacks to 1 is pi, the previous context's.
-All new weights 0 is the baseline; but not for key-value-*: a pair of zeros keeps its share, exp(0), of (5.8)'s softmax.
+Attention weights are those over the source; in the key-value members they sum to 1 - pi, pi being the new pair's
+weight. With all new weights 0 a member is the baseline; not so key-value-*: a pair of zeros has the term exp(0) in
+(5.8)'s softmax.
 
 Departs:
-- f~ and e~ are what the first layers read: scaled, with positions (3.3) and dropout. `embedding_layer_norm` is the
+- f~ and e~ are the inputs of the first layers: scaled, with positions (3.3) and dropout. `embedding_layer_norm` is the
   thesis's other choice; it found no difference.
 - c_0 = 0 also in (5.8), where the thesis is silent: at i = 1 the new pair is zeros; with attention_bias it is
   (b_k, b_v), the biases of the keys and values, which every pair has.
-- phi_max is not given: 2 here, the value of Tu et al. 2016, whom the thesis follows. v begins at 0, all phi at 1.
-  v^T h counts as -20 below that: 1 / phi is at most (1 + e^20) / phi_max, and never infinity times a weight of 0.
-  The other new weights begin as the baseline's projections do: they are columns of the same matrices, or like them.
-- attention_dropout: on the weights that read the values; the recurrence goes on from weights without it.
+- phi_max is not given: 2 here, the value of Tu et al. 2016, whom the thesis follows. v is initialised with 0, so all
+  phi are 1. v^T h is clamped at -20: 1 / phi is at most (1 + e^20) / phi_max, and never infinity times a weight of 0.
+  The other new weights are initialised as the baseline's projections.
+- attention_dropout: on the weights that multiply the values; the recurrence uses the weights before dropout.
 - Parameters: table 5.3 holds (+1.5, +0.2, +0.0, +3.1 million) with gamma of d_h numbers a head in previous-context-head
   and W_att, W_ctx (d, d) in key-value-full; W_att is not the output projection.
 """
@@ -66,7 +67,7 @@ class ExtendedCrossAttentionConfig(TransformerConfig):
     """The baseline's fields, `norm_position` "pre" by default as in the thesis, and:
 
     Args:
-        cross_attention: the member.
+        cross_attention: the kind of attention over the source, named as in the table of the family.
         embedding_layer_norm: a layer norm on the word embeddings before they are attached (the *-embedding members).
         fertility_maximum: phi_max, a whole number from 1 (member "fertility").
     """
@@ -91,7 +92,7 @@ class ExtendedCrossAttentionConfig(TransformerConfig):
 
     @property
     def is_recurrent(self) -> bool:
-        """Returns whether a position needs what the one before it attended to."""
+        """Returns whether the attention at a position depends on that at the position before."""
         return self.cross_attention not in EMBEDDING
 
     def cache_slots(self) -> list[str]:
@@ -99,7 +100,7 @@ class ExtendedCrossAttentionConfig(TransformerConfig):
         return [RecurrentCacheLayer._layer_type] * len(slots) if self.is_recurrent else slots
 
     def validate_extension(self):
-        """Refuse fields that this member does not read."""
+        """Raises ValueError for fields without effect in this member, and for a fertility below 1."""
         if self.fertility_maximum < 1:
             raise ValueError(f"fertility_maximum={self.fertility_maximum}: must be at least 1")
         if self.embedding_layer_norm and self.cross_attention not in EMBEDDING:
@@ -110,9 +111,9 @@ class ExtendedCrossAttentionConfig(TransformerConfig):
 
 
 class WordEmbeddingAttention(CrossAttention):
-    """Attention over the source that also sees word embeddings: section 5.2.1, W [h ; f~] = W^1 h + W^2 f~.
+    """Attention over the source with word embeddings: section 5.2.1, W [h ; f~] = W^1 h + W^2 f~.
 
-    Memory is [h ; f~], (batch, source, 2 d_model), if f~ is asked for.
+    With f~, memory is [h ; f~], (batch, source, 2 d_model).
     """
 
     def __init__(self, config: ExtendedCrossAttentionConfig, heads: int, layer_idx: int = 0):
@@ -132,7 +133,8 @@ class WordEmbeddingAttention(CrossAttention):
         words: Tensor | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attends as the baseline's does, with `words`: e~ (batch, target, d_model)."""
+        """Attends as `CrossAttention` does, with a projection of e~, `words` (batch, target, d_model), in the
+        queries."""
         query = project(self.q_proj, hidden_states)
         if self.word_q_proj is not None and words is not None:
             query = query + project(self.word_q_proj, words)
@@ -142,7 +144,7 @@ class WordEmbeddingAttention(CrossAttention):
 
 
 class ExtendedDecoderLayer(DecoderLayer):
-    """The baseline's layer with the member's attention over the source."""
+    """The baseline's layer with the attention over the source that `cross_attention` names."""
 
     def __init__(self, config: ExtendedCrossAttentionConfig, layer_idx: int):
         kinds = {"previous-context": PreviousContextAttention, "key-value": KeyValueContextAttention}
@@ -155,7 +157,7 @@ class ExtendedDecoderLayer(DecoderLayer):
 
 
 class Fertility(nn.Module):
-    """1 / phi of every source position, phi = phi_max sigmoid(v^T h)."""
+    """Computes 1 / phi of every source position, phi = phi_max sigmoid(v^T h)."""
 
     def __init__(self, config: ExtendedCrossAttentionConfig):
         super().__init__()
@@ -166,14 +168,14 @@ class Fertility(nn.Module):
         init.zeros_(self.weight)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Maps states (batch, source, d_model) to 1 / phi, (batch, source, 1)."""
+        """Computes 1 / phi (batch, source, 1) from states h (batch, source, d_model)."""
         # 1 / sigmoid(x) = 1 + exp(-x), and exp(20) is far from infinity in any kind of number but float16.
         energy = nn.functional.linear(states, self.weight).clamp(min=-20.0)
         return (1 + torch.exp(-energy)) / self.maximum
 
 
 class ExtendedEncoder(Encoder):
-    """The baseline's encoder; its memory is [h ; f~] where f~ is asked for, its features are 1/phi."""
+    """The baseline's encoder; its memory is [h ; f~] in members with f~, its features are 1/phi in "fertility"."""
 
     config: ExtendedCrossAttentionConfig
 
@@ -191,18 +193,18 @@ class ExtendedEncoder(Encoder):
         return ("memory",) if self.config.cross_attention in SOURCE else ()
 
     def memory(self, states: list[Tensor]) -> Tensor | None:
-        """Returns [h ; f~] (batch, source, 2 d_model), or None: h."""
+        """Returns [h ; f~] (batch, source, 2 d_model); None in members without f~: the decoder reads h."""
         if self.config.cross_attention not in SOURCE:
             return None
         return torch.cat([states[-1], normed(self.word_norm, states[0])], dim=-1)
 
     def features(self, states: list[Tensor]) -> Tensor | None:
-        """Returns 1/phi (batch, source, 1) for the member "fertility"."""
+        """Returns 1/phi (batch, source, 1) in the member "fertility", else None."""
         return None if self.fertility is None else self.fertility(states[-1])
 
 
 class ExtendedDecoder(Decoder):
-    """The baseline's decoder with the layers above."""
+    """The baseline's decoder with `ExtendedDecoderLayer`s."""
 
     config: ExtendedCrossAttentionConfig
     layer_class = ExtendedDecoderLayer
@@ -215,8 +217,8 @@ class ExtendedDecoder(Decoder):
         self.post_init()
 
     def extend(self, embeds, past, position_ids, attention_mask, features) -> dict[str, Tensor]:
-        """Returns `words`: e~ (batch, target, d_model); `target_real` (batch, target): False at padding, if there may
-        be some; `inverse_fertility`: 1/phi (batch, source, 1)."""
+        """Returns those that the member needs of `words`: e~ (batch, target, d_model); `target_real` (batch, target):
+        False at padding, where a mask is given; `inverse_fertility`: 1/phi (batch, source, 1)."""
         extras: dict[str, Any] = {}
         if self.reads_words:
             extras["words"] = normed(self.word_norm, self.embed(embeds, past, position_ids))

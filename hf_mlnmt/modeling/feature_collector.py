@@ -1,14 +1,14 @@
-"""The Source Feature Collector: an encoder that hands over the outputs of its top n layers, not of the last one only.
+"""The Source Feature Collector: an encoder that returns the outputs of its top n layers, not of the last one only.
 
 Reference: thesis on joint attention, section 3.2 and figure 3.1; section 3.5.4 for the masks.
 
 F = [f^1 .. f^n], f^1 the lowest collected layer and f^n = f^L the last; as one tensor (batch, source, n, d_model),
-batch first so that beams can repeat it. What becomes of F is the family's: `merge` (aggregation.py), attention over
-all of it (multi_layer_attention.py). Over another family's encoder: `class X(FeatureCollector, OtherEncoder)`.
+batch first so that beams can repeat it. A family merges F (`merge`, aggregation.py) or attends to all of it
+(multi_layer_attention.py). To collect from another family's encoder: `class X(FeatureCollector, OtherEncoder)`.
 
-Departs: with norm_position="pre" the layers' outputs are sums without a norm, and the papers are all post-norm. Here
-the one layer norm that ends the encoder is applied to every f^i, so that f^L is what the baseline's decoder reads, and
-no parameter is added.
+Departs: with norm_position="pre" the layers' outputs are sums without a norm, while the papers are all post-norm. Here
+the layer norm that ends the encoder is applied to every f^i, so that f^L is the state that the baseline's decoder
+reads, and no parameter is added.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .transformer import Encoder
 
 
 def check_feature_count(field: str, value: int | None, encoder_layers: int):
-    """Refuse an n that is not in 1 .. L; None means L. Raises: ValueError."""
+    """Raises ValueError, which names `field`, for an n outside 1 .. L; None means L."""
     if value is not None and not 1 <= value <= encoder_layers:
         raise ValueError(
             f"{field}={value}: must be from 1 to encoder_layers={encoder_layers}, or None for all of the layers"
@@ -47,9 +47,9 @@ class FeatureCollector(Encoder):
         """Encodes as the base class does; memory is `merge(F)`.
 
         Args:
-            layer_mask: (features,), one number for each of F, lowest layer first: 0 replaces that f^i by zeros (thesis,
-                section 3.5.4), 1 keeps it. Also an argument of the whole model's forward and of generate(), where it
-                does nothing when `encoder_outputs` are given.
+            layer_mask: (features,), a factor for each f^i, lowest layer first: 0 replaces it by zeros (thesis, section
+                3.5.4), 1 keeps it. Also an argument of the whole model's forward and of generate(), without effect
+                where `encoder_outputs` are given.
 
         Raises: ValueError if `layer_mask` has another length than F.
         """
@@ -68,7 +68,7 @@ class FeatureCollector(Encoder):
         return torch.stack([*(normed(self.layer_norm, x) for x in collected), states[-1]], dim=2)
 
     def mask_features(self, features: Tensor, layer_mask: Tensor | Sequence[float] | None) -> Tensor:
-        """Returns F with zeros in place of the masked f^i."""
+        """Returns F (batch, source, features, d_model) with each f^i multiplied by its number in `layer_mask`."""
         if layer_mask is None:
             return features
         mask = torch.as_tensor(layer_mask, dtype=features.dtype, device=features.device)
@@ -80,5 +80,5 @@ class FeatureCollector(Encoder):
         return features * mask.unsqueeze(-1)
 
     def merge(self, features: Tensor) -> Tensor:
-        """Returns what the decoder reads, from F (batch, source, features, d_model); here F itself."""
+        """Returns the decoder's memory from F (batch, source, features, d_model); here F itself."""
         return features

@@ -7,9 +7,9 @@
 | linear_scan | the loop over positions of ssru.py | anywhere |
 | head_cross_entropy | logits of all positions and equation 1 of loss.py | anywhere |
 
-Each returns None where the caller computes the result itself: in a graph of torch.compile, for modules that are more
-than their class says, or for tensors that no kernel is made for. On a GPU each is one kernel forward and one backward
-(training_triton.py); states may be in half precision, sums and squares are in float32.
+Each returns None where the caller must compute the result itself: in a graph of torch.compile, for modules with hooks,
+adapters or a replaced forward, or for tensors that no kernel supports. On a GPU each is one kernel forward and one
+backward (training_triton.py); states may be in half precision, sums and squares are in float32.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from .linear import is_asynchronous
 from .loss import cross_entropy
 from .matrices import is_plain, matrix_of, product_dtype
 
-LONGEST = 64  # positions of a sentence, on either side, whose attention is one program for each head
-WIDEST = 2048  # entries of a state whose residual sum and norm are one kernel
+LONGEST = 64  # most positions of source and target for `short_attention`, one program for each head
+WIDEST = 2048  # most entries of a state for `residual`
 HALVES = (torch.bfloat16, torch.float16)
-ROWS = 256  # target positions projected at once on a CPU: their logits stay in its cache, whatever the batch
-LOGITS = 1 << 29  # bytes of the logits of as many positions as are projected at once elsewhere, in few launches
+ROWS = 256  # target positions projected at once on a CPU: so few that their logits stay in its cache
+LOGITS = 1 << 29  # bytes of the logits of the positions projected at once on a GPU: so many that launches are few
 
 
 def kernels_for(tensor: Tensor) -> Any:
-    """Returns the kernels by name, where a step of training on the tensor's device is computed by them; else None.
+    """Returns the kernels of training by name where they can run on the tensor's device and dtype; else None.
 
-    Whether gradients flow is not asked: gradient checkpointing runs a layer without them first, then with them.
+    They run without gradients too: gradient checkpointing runs a layer first without, then with gradients.
     """
     if not tensor.is_cuda or tensor.dtype == torch.float64 or torch.compiler.is_compiling():
         return None
     from .training_triton import KERNELS, works
 
-    here = tensor.device.index == torch.cuda.current_device()  # Triton knows no other
+    here = tensor.device.index == torch.cuda.current_device()  # Triton launches on the current device only
     return KERNELS if KERNELS and here and works(tensor.device) else None
 
 
@@ -57,12 +57,12 @@ def scan_kernels(tensor: Tensor) -> Any:
     return KERNELS
 
 
-_drawn: list[Tensor] = []  # inside `one_draw`, the bits of dropouts to come
+_drawn: list[Tensor] = []  # inside `one_draw`: random bits for later dropouts
 
 
 @contextmanager
 def one_draw(device: torch.device) -> Iterator[None]:
-    """Draws the bits of all dropouts of a block together; it must not be computed again (gradient checkpointing)."""
+    """Draws the random bits of all dropouts in a with block at once; not with gradient checkpointing in the block."""
     _drawn[:] = torch.empty(128, 2, dtype=torch.int64, device=device).random_().unbind()
     try:
         yield
@@ -71,7 +71,7 @@ def one_draw(device: torch.device) -> Iterator[None]:
 
 
 def _draw(device: torch.device) -> Tensor:
-    """Draws the 64 bits of a dropout on the device, by its generator: a graph draws anew whenever it runs."""
+    """Returns 64 random bits for a dropout, drawn by the device's generator, so that a graph draws anew in each run."""
     if _drawn and _drawn[-1].device == device:
         return _drawn.pop()
     return torch.empty(1, dtype=torch.int64, device=device).random_()
@@ -100,13 +100,14 @@ class _Residual(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, gradient: Tensor):
         states, computed, *others = ctx.saved_tensors
-        if states is None:  # a sum: its gradient does not depend on what was added
+        if states is None:  # a sum without norm: its gradient does not depend on the summands
             states, computed = gradient, gradient
         return None, *ctx.kernels["residual_backward"](gradient, states, computed, *others, ctx.rate), None, None
 
 
 def residual(states: Tensor, computed: Tensor | None, rate: float, norm: nn.Module | None) -> Tensor | None:
-    """Returns LN(states + dropout(computed)), in the type of `states` (..., d_model); without `norm` the sum alone."""
+    """Returns LN(states + dropout(computed)), in the dtype of `states` (..., d_model), without LN for None as `norm`;
+    None where no kernel supports it."""
     kernels = kernels_for(states)
     alike = computed is None or computed.shape == states.shape
     if kernels is None or not alike or states.shape[-1] > WIDEST or rate >= 1 or not states.numel():
@@ -122,7 +123,7 @@ def residual(states: Tensor, computed: Tensor | None, rate: float, norm: nn.Modu
 
 
 class _ShortAttention(torch.autograd.Function):
-    """The gradients of query, key and value lie where these do in the `roots` that they are views of."""
+    """Attention of short sentences, and gradients written into one tensor for each root that views come from."""
 
     @staticmethod
     def forward(
@@ -148,8 +149,8 @@ class _ShortAttention(torch.autograd.Function):
 
 
 def _fill(base: Tensor, views: list[Tensor]) -> bool:
-    """Returns whether views (batch, heads, time, d_h) lie side by side in rows that are nothing else, as a projection's
-    parts do: then their gradients make up that of the rows."""
+    """Returns whether views (batch, heads, time, d_h) cover the whole base, each a part of its rows, as those of a
+    joint projection: then their gradients together are the base's."""
     (_, heads, time, width), number = views[0].shape, len(views)
     strides = (time * number * heads * width, width, number * heads * width, 1)
     places = sorted(view.storage_offset() - base.storage_offset() for view in views)
@@ -161,15 +162,15 @@ def _fill(base: Tensor, views: list[Tensor]) -> bool:
 def short_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, rate: float, causal: bool
 ) -> Tensor | None:
-    """Returns equation 1 of attention.py for short sentences, (batch, target, heads * d_h).
+    """Computes equation 1 of attention.py for short sentences, (batch, target, heads * d_h); None: no kernel can.
 
-    Shapes: query (batch, heads, target, d_h); key, value (batch, heads, source, d_h); mask, added or boolean, of a
-    shape that expands to (batch, heads, target, source). A query that may see nothing reads 0.
+    Shapes: query (batch, heads, target, d_h); key, value (batch, heads, source, d_h); mask, additive or boolean, of a
+    shape that expands to (batch, heads, target, source). A query whose keys are all masked gets 0.
     """
     views, (batch, heads, target, width), source = [query, key, value], query.shape, key.shape[2]
     kernels, longest = kernels_for(query), max(target, source)
     if kernels is None or longest > LONGEST or longest * width > LONGEST * 64 or rate >= 1 or not query.numel():
-        return None  # a program holds all of a head's sentence, for which an older card has 64 KiB
+        return None  # a program holds a whole sentence of a head in shared memory, 64 KiB on older GPUs
     if query.dtype not in HALVES or any(view.dtype != query.dtype or view.stride(3) != 1 for view in views):
         return None
     if key.shape != value.shape or key.shape != (batch, heads, source, width):
@@ -215,7 +216,7 @@ class _Activated(torch.autograd.Function):
 
 
 def relu_of(module: nn.Module, states: Tensor) -> Tensor | None:
-    """Returns relu(module(states)) of a linear layer; states (..., inputs) -> (..., outputs)."""
+    """Returns relu(module(states)) for a linear layer, states (..., inputs) -> (..., outputs); None: no kernel can."""
     kernels = kernels_for(states)
     if kernels is None or not is_plain(module) or not states.numel():
         return None
@@ -233,16 +234,16 @@ def trains_mixed_on_cpu(states: Tensor) -> bool:
 
 
 def kernels_without_plans(device: torch.device) -> AbstractContextManager:
-    """Holds attention on an NVIDIA GPU to kernels that take any shape. Where there is a mask PyTorch prefers cuDNN's on
-    newer GPUs, which plan every new shape of a batch for a third of a second and more."""
+    """Returns a context in which attention on an NVIDIA GPU does not use cuDNN. With a mask PyTorch prefers cuDNN's
+    kernels on newer GPUs, which need a third of a second or more to plan for every new shape of a batch."""
     if device.type != "cuda":
         return nullcontext()
     return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
 def prepared_attention(function: Callable, query: Tensor) -> Callable | None:
-    """Returns an attention function that computes in float32 where `trains_mixed_on_cpu`, and on a GPU by
-    `kernels_without_plans`; None elsewhere: `function` itself."""
+    """Returns `function` wrapped to compute in float32 where `trains_mixed_on_cpu`, and on a GPU inside
+    `kernels_without_plans`; None elsewhere: it needs no wrapper."""
     mixed = trains_mixed_on_cpu(query)
     if not mixed and query.device.type != "cuda":
         return None
@@ -250,7 +251,7 @@ def prepared_attention(function: Callable, query: Tensor) -> Callable | None:
     def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *given: Any, **named: Any) -> Any:
         if mixed:
             query, key, value = (x.float() if x.dtype.itemsize == 2 else x for x in (query, key, value))
-        # Autocast would cast them to 16 bits again.
+        # Without autocast, which would cast query, key and value to 16 bits again.
         own = torch.autocast("cpu", enabled=False) if mixed else nullcontext()
         with own, kernels_without_plans(query.device):
             return function(module, query, key, value, *given, **named)
@@ -283,10 +284,10 @@ def projected_cross_entropy(
     Returns: a float32 (float64 for float64 states) scalar.
     """
     states, labels = states.flatten(0, -2), labels.flatten()
-    if torch.compiler.is_compiling():  # a graph has fixed shapes: keep every position and weigh it
+    if torch.compiler.is_compiling():  # a graph has fixed shapes: every position is kept, padding with weight 0
         return cross_entropy(nn.functional.linear(states, weight, bias), labels, label_smoothing)
     dtype, kernels = product_dtype(states), kernels_for(states) if torch.is_grad_enabled() else None
-    if is_asynchronous(states):  # to leave positions out it would wait: they count 0 instead
+    if is_asynchronous(states):  # selecting positions would wait for the GPU: padding is kept with loss 0
         each = dtype.itemsize / 2 if kernels else torch.promote_types(states.dtype, torch.float32).itemsize
         rows = max(1, int(LOGITS / (weight.shape[0] * each)))
     else:
@@ -299,7 +300,7 @@ def projected_cross_entropy(
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
-    """Equation 1 with its gradients computed on the way forward, so many `rows` (positions) at a time."""
+    """Equation 1 of loss.py, with gradients computed already in forward, for `rows` positions at a time."""
 
     @staticmethod
     def forward(
@@ -310,8 +311,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         gradient = torch.zeros_like(states), torch.zeros_like(weight, dtype=exact)
         by_bias = None if bias is None else torch.zeros_like(bias, dtype=exact)
         total = torch.zeros((), dtype=exact, device=states.device)
-        counts = (labels != -100).unsqueeze(1) if is_asynchronous(states) else None  # None: every label does
-        buffer: Any = None  # of the logits, for all chunks
+        counts = (labels != -100).unsqueeze(1) if is_asynchronous(states) else None  # None: every label counts
+        buffer: Any = None  # memory of the logits, the same for all chunks
         for start in range(0, states.shape[0], rows):
             inside = slice(start, start + rows)
             chunk, target = states[inside], labels[inside].clamp(min=0).unsqueeze(1)
@@ -336,10 +337,10 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 torch.mm(by_logits, weight, out=gradient[0][inside])
                 if weight.dtype == exact:
                     gradient[1].addmm_(by_logits.t(), chunk)
-                else:  # products in half precision, their sum over the chunks not
+                else:  # products in half precision, summed over the chunks in float32
                     gradient[1].add_(by_logits.t() @ chunk)
                 del by_logits
-            del logits, probabilities  # the next chunk's take their place
+            del logits, probabilities  # frees memory for the next chunk
         if label_smoothing:  # eps mean_v z_v = eps h . mean_v E_v, and its gradients
             mean_weight, read = weight.to(exact).mean(0), states.to(exact)
             sum_states = (read if counts is None else torch.where(counts, read, 0.0)).sum(0)
@@ -364,9 +365,9 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
 
 class _InKernels(torch.autograd.Function):
-    """Equation 1 by the kernel of training_triton.py, which reads the logits of `rows` positions in their own type and
-    leaves their gradient in their place. The weight gets rows of zeros up to a multiple of 64: products of other sizes
-    cuBLAS computes by kernels that take three times as long."""
+    """Equation 1 of loss.py by a kernel of training_triton.py, which reads the logits of `rows` positions in their own
+    dtype and overwrites them with their gradient. The weight is padded with rows of zeros to a multiple of 64, as
+    cuBLAS has kernels for other sizes that take three times as long."""
 
     @staticmethod
     def forward(
@@ -388,7 +389,7 @@ class _InKernels(torch.autograd.Function):
             inside = slice(start, start + rows)
             logits = torch.mm(states[inside], weight.t(), out=buffer[: len(states) - start])
             kernels["loss_in_place"](logits[:, :vocabulary], bias, labels[inside], losses[inside], smoothing, needed)
-            if needed:  # products in half precision, their sum over the chunks not
+            if needed:  # products in half precision, summed over the chunks in float32
                 torch.mm(logits, weight, out=by_states[inside])
                 product = logits.t() @ states[inside]
                 by_weight = product if by_weight is None else by_weight.float().add_(product)

@@ -9,17 +9,17 @@ Reference: thesis on monolingual data, section 4.1, equations (4.1)-(4.5).
 | p_TM, p_LM | members: `translation_models`, `language_models`, each with a weight w within its kind | |
 | q(e_i; e_0^{i-1}, f) | prod_m p_m^(alpha w_m) prod_n p_n^(beta w_n) | (batch, target, vocabulary) |
 
-| normalization | what a search adds up | equation |
+| normalization | score of a token that a search sums up | equation |
 | --- | --- | --- |
 | symbol | log q(e_i) / sum_v q(v) = log_softmax(sum_m alpha w_m z_m + sum_n beta w_n z_n), z: their logits | (4.2) |
 | sequence | sum_m w_m log p_m + (beta / alpha) sum_n w_n log p_n: nothing normalises them | (4.4) |
 
-(4.1) loss = - sum_i log q(e_i) / sum_v q(v), whatever `normalization` says. The sum over all translations of (4.5) is
-no matter of one forward pass: it is an objective of the training.
+(4.1) loss = - sum_i log q(e_i) / sum_v q(v), with either `normalization`. The sum over all translations of (4.5) cannot
+be computed in one forward pass: it is an objective of the training.
 
-Members are the models of any two folders; language models are frozen, and always in evaluation mode. What owns them is
-a model like any other: one set of weights, one config with the members' configs, one cache with the members' caches.
-Departs: several members of a kind have weights, 1 / their number unless told, so that a scale means the same for one
+Members are any models with one target vocabulary; language models are frozen, and always in evaluation mode. The fused
+model has one set of weights, one config with the members' configs, and one cache with the members' caches.
+Departs: several members of a kind have weights, by default 1 / their number, so that a scale means the same for one
 member and for an ensemble.
 """
 
@@ -54,7 +54,7 @@ SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e4  # sums of scaled log probabilities s
 
 
 def check_scales(alpha: Any, beta: Any, normalization: str = "symbol") -> tuple[float, float]:
-    """Returns both as floats. Raises: ValueError for what is no number, negative, or more than a search can add up."""
+    """Returns alpha and beta as floats. Raises: ValueError where `check_scale` does for one of them or for gamma."""
     check_scale("alpha", alpha)
     check_scale("beta", beta)
     if normalization == "sequence":
@@ -65,7 +65,7 @@ def check_scales(alpha: Any, beta: Any, normalization: str = "symbol") -> tuple[
 
 
 def check_scale(name: str, value: Any) -> None:
-    """Raises: ValueError for what is no scale or weight."""
+    """Raises ValueError unless value is 0 or a number from SMALLEST_SCALE to LARGEST_SCALE."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not 0 <= value <= LARGEST_SCALE:
         raise ValueError(f"{name}={value!r}: must be a number of at least 0 and at most {LARGEST_SCALE:,.0f}")
@@ -81,9 +81,9 @@ class FusionConfig(PreTrainedConfig):
         translation_models, language_models: configs of the members, as configs or dictionaries.
         translation_weights, language_weights: w, one for each member; None: 1 / the number of members of that kind.
         alpha, beta: scales of the translation models and of the language models, unless generation_config or a call
-            of generate() says otherwise.
+            of generate() has others.
         normalization: "symbol", (4.2), or "sequence", (4.4).
-        start_token_ids: what each member, translation models first, sees in the place of `decoder_start_token_id`.
+        start_token_ids: each member's start token, which replaces `decoder_start_token_id`; translation models first.
         vocab_size, decoder_vocab_size: of the source, and of the target, which all members have in common.
         max_position_embeddings: of the member with the fewest.
     """
@@ -122,7 +122,7 @@ class FusionConfig(PreTrainedConfig):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, **kwargs):  # type: ignore[override]
-        """Loads the config; the members' own code is looked for where it is."""
+        """Loads the config; custom code of the members is loaded from the same folder or repository."""
         kwargs.setdefault("name_or_path", str(pretrained_model_name_or_path))
         return super().from_pretrained(pretrained_model_name_or_path, **kwargs)
 
@@ -131,10 +131,10 @@ class FusionConfig(PreTrainedConfig):
         return [*(self.translation_models or []), *(self.language_models or [])]
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the fields, the members' configs as dictionaries too."""
+        """Returns the fields, with the members' configs as dictionaries."""
         fields = super().to_dict()
         for kind in ("translation_models", "language_models"):
-            # What differs from the member's defaults, as in a file of its own; that leaves out where it was loaded.
+            # Only what differs from the defaults, as in a config file, without the folder that a member came from.
             fields[kind] = [member.to_diff_dict() for member in getattr(self, kind)]
         return fields
 
@@ -143,13 +143,13 @@ class FusionConfig(PreTrainedConfig):
         here = Path(__file__).parent
         for config in (self, *self.members()):
             if pointers := getattr(config, "auto_map", None):
-                # Beside a repository's own code in the cache lies only what it imports itself: not the members'.
+                # Transformers' cache has a repository's code without that of the members, which is not imported.
                 origin = Path(str(config.name_or_path)) if trusted() and config is not self else here
                 config.auto_map = copy_code(pointers, origin if origin.is_dir() else here, Path(save_directory))
         return super().save_pretrained(save_directory, push_to_hub, **kwargs)
 
     def validate_members(self):
-        """Refuses a model without translation models, and lists that have not an entry for each member."""
+        """Raises ValueError for a model without translation models, and lists without an entry for each member."""
         if self.translation_models is not None and not self.translation_models and self.language_models:
             raise ValueError("translation_models=[]: a fused model needs at least one translation model")
         lists = {"translation_weights": self.translation_models, "language_weights": self.language_models}
@@ -167,7 +167,7 @@ class FusionConfig(PreTrainedConfig):
 
 
 def member_config(fields: Any, origin: str = "") -> PreTrainedConfig:
-    """Returns a member's config: as given, or of its dictionary, by Transformers' table or code that is in `origin`."""
+    """Returns a member's config: itself, or made of a dictionary by Transformers' class or the code in `origin`."""
     if isinstance(fields, PreTrainedConfig):
         return fields
     fields = copy.deepcopy(dict(fields))
@@ -186,21 +186,21 @@ def member_config(fields: Any, origin: str = "") -> PreTrainedConfig:
 
 
 def trusted() -> bool:
-    """Returns whether this very file was loaded as a repository's own code, which the user then has agreed to run."""
+    """Returns whether this file was loaded as a repository's code: then the user has set trust_remote_code."""
     return __name__.startswith("transformers_modules.")
 
 
 def names_of_member(number: int) -> dict[str, str]:
-    """Maps the names of what an encoder hands on to those that they have among the tensors of all encoders."""
+    """Maps field names of a member's `EncoderOutput` to their names in `FusedEncoderOutput`."""
     prefix = f"member{number}_" if number else ""
     return {name: prefix + name for name in ("last_hidden_state", "memory", "features")}
 
 
 @dataclass(init=False)
 class FusedEncoderOutput(ModelOutput):
-    """The encoders' outputs in one, (batch, ...) each, so that beams can repeat them.
+    """The tensors of all encoders' outputs, (batch, ...) each, so that beams can repeat them.
 
-    The first member's tensors have the names that they have in its own output, those of member i a prefix "member<i>_".
+    The first member's tensors keep their names, those of member i have a prefix "member<i>_".
     """
 
     last_hidden_state: Tensor | None = None
@@ -211,27 +211,27 @@ class FusedEncoderOutput(ModelOutput):
                 self[name] = value
 
     def __post_init__(self):
-        pass  # ModelOutput's looks for the fields that a dataclass was made with
+        pass  # ModelOutput's would reject an output without dataclass fields
 
     def __reduce__(self):
         return partial(FusedEncoderOutput, **self), ()  # ModelOutput.__reduce__ pickles dataclass fields only
 
     @classmethod
     def of(cls, outputs: Sequence[Any]) -> "FusedEncoderOutput":
-        """Makes it of the members' outputs, translation models in their order."""
+        """Joins the outputs of the translation models' encoders, in their order."""
         tensors: dict[str, Tensor | None] = {}
         for number, output in enumerate(outputs):
             tensors |= {stored: getattr(output, name, None) for name, stored in names_of_member(number).items()}
         return cls(**tensors)
 
     def member(self, number: int) -> EncoderOutput:
-        """Returns the output of a translation model's encoder."""
+        """Returns the `EncoderOutput` of the translation model `number`."""
         names = names_of_member(number)
         return EncoderOutput(**{name: self[stored] for name, stored in names.items() if stored in self})
 
 
 class FusedEncoder(nn.Module):
-    """The encoders of all translation models; it owns none of them, and is made when it is asked for."""
+    """Calls the encoders of all translation models; made by `get_encoder`, it does not register them as modules."""
 
     main_input_name = "input_ids"
 
@@ -247,7 +247,7 @@ class FusedEncoder(nn.Module):
 
 
 def _of_members(name: str) -> Any:
-    """Makes a method that calls that of the members which hold something: one whose scale is 0 does not."""
+    """Makes a method that calls the method `name` of all members that are not empty (one whose scale is 0 is)."""
 
     def call(self: "FusedCache", *arguments: Any) -> None:
         for member in self.members:
@@ -268,7 +268,7 @@ class FusedCache(Cache):
         return len(self.members[0])
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Returns the length of the members that are used: a member whose scale is 0 reads nothing."""
+        """Returns the greatest length of a member; members whose scale is 0 are empty."""
         return max(int(member.get_seq_length(layer_idx)) for member in self.members)
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
@@ -282,7 +282,7 @@ class FusedCache(Cache):
 
     @property
     def is_linear(self) -> list[bool]:
-        # All have keys and values, whose number is the prefix's length. Asked since 5.24.
+        # Read by Transformers from 5.24 on. All members have keys and values, as many as positions.
         return [False] * len(self.members)
 
     @property
@@ -299,9 +299,9 @@ class FusedCache(Cache):
 
 
 def part_of(encoded: Any, number: int) -> EncoderOutput:
-    """Returns a member's encoder output; what is no `FusedEncoderOutput` is that of an only translation model.
+    """Returns a member's encoder output, from a `FusedEncoderOutput` or that of the only translation model.
 
-    Raises: ValueError when there are several.
+    Raises: ValueError for the latter with several translation models.
     """
     if hasattr(encoded, "member"):
         return encoded.member(number)
@@ -328,7 +328,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
     _can_compile_fullgraph = False
 
     def __init__(self, config: FusionConfig):
-        # What was asked for, before Transformers fills in its default, which not every member may have.
+        # Read before Transformers fills in its default, which not every member may support.
         asked = getattr(config, "_attn_implementation_internal", None)
         super().__init__(config)
         kinds = {"translation": AutoModelForSeq2SeqLM, "language": AutoModelForCausalLM}
@@ -360,8 +360,8 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
             model.requires_grad_(False).eval()
 
     def train(self, mode: bool = True) -> "FusionForConditionalGeneration":
-        """Sets training or evaluation mode of the translation models. Language models stay as they are: frozen, in
-        evaluation mode (Transformers' loading lets every parameter be trained, so it is said again here)."""
+        """Sets training or evaluation mode of the translation models, and freezes language models again in evaluation
+        mode (Transformers' loading makes every parameter trainable)."""
         super().train(mode)
         self._freeze()
         return self
@@ -379,20 +379,20 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
         raise ValueError("a fused model has the vocabulary of its members: resize it there, and fuse them again")
 
     def get_encoder(self, modality: str | None = None) -> FusedEncoder:  # type: ignore[override]
-        """Returns all encoders as one."""
+        """Returns the encoders of all translation models as one module."""
         return FusedEncoder([model.get_encoder() for model in self.translation_models])
 
     # Scales
 
     @property
     def logits_are_scores(self) -> bool:  # type: ignore[override]
-        """Returns whether a search adds up what `forward` returns as it is, (4.4)."""
+        """Returns whether a search sums up the logits of `forward` as they are, (4.4)."""
         return self.config.normalization == "sequence"
 
     def factors(self, alpha: float | None = None, beta: float | None = None) -> list[float]:
         """Returns the factors of every member's logits (4.2) or log probabilities (4.4), translation models first.
 
-        Raises: ValueError for what is no scale, and where all are 0.
+        Raises: ValueError where `check_scales` does, and where all factors are 0.
         """
         config = self.config
         alpha = config.alpha if alpha is None else alpha
@@ -446,7 +446,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
 
         Args:
             labels: (batch, target), ending in </s>, -100 where nothing counts; shifted, they are the decoder's input.
-            logits_to_keep: only the last so many positions' logits (0: all).
+            logits_to_keep: how many last positions to return logits of (0: all).
             alpha, beta: scales for this call; None: the config's.
             smoothing: must be 0: label smoothing is not defined for a product of models.
             num_items_in_batch: target tokens the loss is divided by (None: those of this batch).
@@ -486,7 +486,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
         )
 
     def inputs_of(self, number: int, source_mask: Any, ids: Tensor, mask: Any, encoded: Any) -> dict[str, Any]:
-        """Returns what a member reads: the target, `ids` and `mask` (batch, time), and the source if it translates."""
+        """Returns a member's arguments: target `ids` and `mask` (batch, time), and of translation models the source."""
         ids = self.start_as(number, ids)
         if number >= len(self.translation_models):
             return {"input_ids": ids, "attention_mask": mask}
@@ -494,13 +494,13 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
         return {"decoder_input_ids": ids, "encoder_outputs": part_of(encoded, number), **masks}
 
     def loss_of(self, logits: Tensor, labels: Tensor, items: int | Tensor | None, alpha: float | None) -> Tensor:
-        """Computes (4.1) from what `combine` gave: a sum over target tokens divided by their number."""
+        """Computes (4.1) from the logits of `combine`: a sum over target tokens divided by their number."""
         if self.logits_are_scores:  # alpha times (4.4) is log q
             logits = (self.config.alpha if alpha is None else alpha) * logits
         return cross_entropy(logits, labels) / divisor(labels, items)
 
     def start_as(self, number: int, ids: Tensor) -> Tensor:
-        """Returns a target (batch, time) as a member reads it: behind the start token that it knows."""
+        """Returns ids (batch, time) with the fused model's start token replaced by the member's own."""
         starts = self.config.start_token_ids
         if starts is None or starts[number] == self.config.decoder_start_token_id:
             return ids
@@ -511,7 +511,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
     # generate()
 
     def make_cache(self) -> FusedCache:
-        """Makes an empty cache for every member."""
+        """Returns a `FusedCache` with an empty cache for every member."""
         configs = [member.get_text_config(decoder=True) for member in self.config.members()]
         count = len(self.translation_models)
         translation = [EncoderDecoderCache(DynamicCache(config=c), DynamicCache(config=c)) for c in configs[:count]]
@@ -535,7 +535,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
 
 
 def check_vocabulary(model: Any, expected: int | None) -> int:
-    """Returns how many tokens a member predicts. Raises: ValueError when they are not `expected` (None: any number)."""
+    """Returns the size of a member's target vocabulary. Raises: ValueError unless it is `expected` (None: any)."""
     head = model.get_output_embeddings()
     size = model.config.get_text_config(decoder=True).vocab_size if head is None else head.weight.shape[0]
     if expected is not None and size != expected:
@@ -547,7 +547,7 @@ def check_vocabulary(model: Any, expected: int | None) -> int:
 
 
 def start_token(config: Any, fused: Any) -> int:
-    """Returns the start token of a member: its own, if it has one within the vocabulary, or the fused model's."""
+    """Returns a member's start token: its own, if its config has one within the vocabulary, or the fused model's."""
     own = getattr(config, "decoder_start_token_id", None) if config.is_encoder_decoder else None
     own = getattr(config, "bos_token_id", None) if own is None else own
     known = isinstance(own, int) and 0 <= own < (fused.decoder_vocab_size or fused.vocab_size)

@@ -12,11 +12,10 @@ Reference: thesis on monolingual data, section 4.1 (fusion's language model) and
 attention over the source: the sublayer is absent, its layer norm included
 (2) F_trg-LM = - sum_i log p(e_i | e_0^{i-1});  perplexity = exp(F_trg-LM / I), </s> among the I tokens
 
-The weights have the names that they have in a translation model, `model.decoder.` and `lm_head.`: what one has learnt
-the other can take. Labels are as in every causal model of Transformers: the input itself, -100 where nothing counts,
-shifted here; e_0 is predicted by nothing.
-Padding may stand on either side. Positions are counted from the first token that the mask shows, and no label counts
-behind a token that it hides.
+The weights have the names that they have in a translation model, `model.decoder.` and `lm_head.`, so that they can be
+transferred. Labels are as in every causal model of Transformers: the input itself, -100 where nothing counts, shifted
+here; e_0 is not predicted.
+Padding may stand on either side. Positions are counted from the first visible token; padding predicts no label.
 Departs: nothing. For transfer into a translation model both have the same sizes and norm position.
 """
 
@@ -51,13 +50,13 @@ class DecoderOnlyConfig(StackConfig):
 
 
 class DecoderOnlyLayer(DecoderLayer):
-    """Causal self-attention, then feed-forward."""
+    """The baseline's decoder layer without attention over a source."""
 
     source_attention_class = None
 
 
 class DecoderOnlyDecoder(Decoder):
-    """The baseline's decoder of the layers above."""
+    """The baseline's decoder with `DecoderOnlyLayer`s."""
 
     config: DecoderOnlyConfig  # type: ignore[assignment]
     layer_class = DecoderOnlyLayer
@@ -96,7 +95,7 @@ class DecoderOnlyModel(TransformerPreTrainedModel):
         """Reads tokens (batch, time); returns states (batch, time, d_model).
 
         Args:
-            attention_mask: (batch, past and time), 1 where there is a token, or what attention itself takes.
+            attention_mask: (batch, past and time), 0 at padding, or a mask of four dimensions for attention.
             position_ids: (1 or batch, time); None: counted from the first token that the mask shows.
         """
         given = input_ids if inputs_embeds is None else inputs_embeds
@@ -156,12 +155,12 @@ class DecoderOnlyForCausalLM(TransformerPreTrainedModel, Generation):
 
         Args:
             labels: `input_ids`, -100 where nothing counts; position i is predicted from the state of i - 1.
-            logits_to_keep: only the last so many positions' logits (0: all).
+            logits_to_keep: how many last positions to return logits of (0: all).
             smoothing: eps of the label-smoothed loss (see loss.py).
-            loss_only: no logits are returned, nor kept in memory: the way to train.
+            loss_only: return no logits, and keep none in memory, as in training.
             num_items_in_batch: predicted tokens the loss is divided by (None: those of this batch). Where there are
                 none, the loss is 0, and so are its gradients.
-            shift_labels: what every position predicts, (batch, time), in the place of `labels`, which are shifted here.
+            shift_labels: labels that are shifted already, (batch, time): those that each position predicts.
         """
         following = following_labels(labels, attention_mask) if shift_labels is None else shift_labels
         if following is not None and use_cache is None:

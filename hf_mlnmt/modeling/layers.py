@@ -20,7 +20,7 @@ from .linear import faster, project
 
 
 def normed(norm: nn.Module, states: Tensor) -> Tensor:
-    """Calls a layer norm, or the module in its place; a kernel of training returns the type of `states`."""
+    """Returns norm(states), in training on a GPU by a kernel, whose result has the dtype of `states`."""
     found = faster("residual", states, None, 0.0, norm) if norm.training else None
     return norm(states) if found is None else found
 
@@ -28,7 +28,7 @@ def normed(norm: nn.Module, states: Tensor) -> Tensor:
 class Sublayer(nn.Module):
     """Equation 3: the residual connection, dropout and layer norm around one computation.
 
-    It is called with a function, never with a module: Accelerate's hooks move arguments that can be moved.
+    `compute` must be a function, not a module: Accelerate's hooks would move a module to another device.
     """
 
     def __init__(self, config: StackConfig):
@@ -39,7 +39,7 @@ class Sublayer(nn.Module):
 
     def forward(self, hidden_states: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
         computed = compute(normed(self.layer_norm, hidden_states) if self.pre else hidden_states)
-        if self.training:  # a module called for nothing costs as much as a small product, at every step of a search
+        if self.training:  # else dropout is not called: a call costs as much as a small product in a step of a search
             norm = None if self.pre else self.layer_norm
             whole = faster("residual", hidden_states, computed, self.dropout.p, norm)
             if whole is not None:
@@ -50,7 +50,7 @@ class Sublayer(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Equation 4, `width` wide inside, of states (batch, time, d_model), or of several side by side (`inputs`)."""
+    """The feed-forward network, equation 4, of inner width `width`; it reads `inputs` states concatenated to one."""
 
     def __init__(self, config: StackConfig, width: int, inputs: int = 1):
         super().__init__()
@@ -69,7 +69,7 @@ class FeedForward(nn.Module):
 
 
 class EncoderLayer(GradientCheckpointingLayer):
-    """Self-attention, then feed-forward."""
+    """An encoder layer: self-attention, then the feed-forward network."""
 
     attention_class: type[nn.Module] = SelfAttention
 
@@ -81,20 +81,20 @@ class EncoderLayer(GradientCheckpointingLayer):
         self.feed_forward_sublayer = Sublayer(config)
 
     def forward(self, hidden_states: Tensor, mask: Tensor | None, **kwargs) -> Tensor:
-        """Maps states (batch, source, d_model) to states of the same shape."""
+        """Applies both sublayers to states (batch, source, d_model); returns the same shape."""
         hidden_states = self.attend_self(hidden_states, mask, **kwargs)
         return self.feed_forward_sublayer(hidden_states, lambda x: self.feed_forward(x))
 
     def attend_self(self, hidden_states: Tensor, mask: Tensor | None, **kwargs) -> Tensor:
-        """Computes the whole sublayer, residual and norm included."""
+        """Applies self-attention with its residual connection and norm."""
         return self.self_attn_sublayer(hidden_states, lambda x: self.self_attn(x, mask, **kwargs)[0])
 
 
 class DecoderLayer(GradientCheckpointingLayer):
-    """Causal self-attention, attention over the source, then feed-forward.
+    """A decoder layer: causal self-attention, attention over the source, then the feed-forward network.
 
-    With None for `source_attention_class` the whole sublayer is absent (language_model.py); where there is no memory it
-    is passed over.
+    The attention over the source is left out where `source_attention_class` is None (language_model.py), and in calls
+    without memory.
     """
 
     attention_class: type[nn.Module] = SelfAttention
@@ -122,10 +122,8 @@ class DecoderLayer(GradientCheckpointingLayer):
         cache: Cache | None = None,
         **kwargs,
     ) -> Tensor:
-        """Maps hidden_states (batch, target, d_model), over memory (batch, source, ...), to the same shape.
-
-        `extras`: what the decoder's `extend` made, with its `names`; the baseline reads none.
-        """
+        """Applies all sublayers to hidden_states (batch, target, d_model), with memory (batch, source, ...); returns
+        the same shape. `extras`: the tensors of the decoder's `extend`, with their `names`; the baseline reads none."""
         named = dict(zip(names, extras, strict=True))
         hidden_states = self.attend_self(hidden_states, mask, cache, named, **kwargs)
         if memory is not None:
@@ -140,7 +138,7 @@ class DecoderLayer(GradientCheckpointingLayer):
         extras: dict[str, Tensor],
         **kwargs,
     ) -> Tensor:
-        """Computes the whole sublayer, residual and norm included."""
+        """Applies self-attention with its residual connection and norm."""
         return self.self_attn_sublayer(hidden_states, lambda x: self.self_attn(x, mask, cache, **kwargs)[0])
 
     def attend_source(
@@ -152,5 +150,5 @@ class DecoderLayer(GradientCheckpointingLayer):
         extras: dict[str, Tensor],
         **kwargs,
     ) -> Tensor:
-        """Computes the whole sublayer, residual and norm included."""
+        """Applies the attention over the source with its residual connection and norm."""
         return self.source_attn_sublayer(hidden_states, lambda x: self.source_attn(x, memory, mask, cache, **kwargs)[0])

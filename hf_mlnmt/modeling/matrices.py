@@ -1,7 +1,7 @@
-"""Matrices of linear layers, where a call does not do: `matrix_of` a layer, and several in one parameter.
+"""Matrices of linear layers, for code that cannot call the layer (`matrix_of`), and several matrices in one parameter.
 
-A product may need the matrix itself (the output projection inside the loss, matrices multiplied before a recurrence):
-`matrix_of` gives the one that the call multiplies by, which an adapter, int8 or a hook may have changed (linear.py).
+The matrix itself is needed for the output projection inside the loss and for matrices multiplied before a recurrence:
+`matrix_of` returns the matrix by which a call multiplies, as changed by an adapter, int8 or a hook (linear.py).
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -17,8 +17,8 @@ from .configuration import StackConfig
 def matrix_of(module: nn.Module, like: Tensor) -> tuple[Tensor, Tensor | None]:
     """Returns W (outputs, inputs) and b (outputs) or None, of module(x) = x W^T + b; `like` is on x's device.
 
-    Of a plain linear layer they are its parameters; of anything else what it makes of zero and of the unit vectors.
-    Gradients flow through both. A dropout in the module (lora_dropout) leaves out inputs, for all positions alike.
+    For a plain linear layer they are its parameters; for other modules they are computed from the outputs for zero and
+    the unit vectors. Gradients flow through both. Dropout in the module (lora_dropout) drops inputs at all positions.
     """
     if is_plain(module):
         return module.weight, module.bias  # type: ignore[return-value]
@@ -31,30 +31,30 @@ def matrix_of(module: nn.Module, like: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def is_plain(module: nn.Module, of: type[nn.Module] = nn.Linear) -> bool:
-    """Returns whether a call is that of the class, with the weight: no adapter, no int8, no hook, no other forward."""
+    """Returns whether a call computes class `of`'s forward with a parameter `weight`: no adapter, int8 or hook."""
     return (
         type(module).forward is of.forward
-        and "weight" in module._parameters  # or it is computed
+        and "weight" in module._parameters  # not computed, as by a parametrisation
         and not (module._forward_hooks or module._forward_pre_hooks)
         and "forward" not in module.__dict__
     )
 
 
 def in_own_precision(tensor: Tensor) -> AbstractContextManager:
-    """Turns autocast off on the tensor's device: products are in the precision of their factors."""
+    """Returns a context without autocast on the tensor's device: products are in the precision of their factors."""
     device = tensor.device.type
     return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
 def product_dtype(tensor: Tensor) -> torch.dtype:
-    """Returns the type that products of the tensor are computed in: autocast's on its device, or its own."""
+    """Returns the dtype in which products of the tensor are computed: autocast's on its device, or its own."""
     device = tensor.device.type
     on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if on else tensor.dtype
 
 
 class JointMatrices(nn.Module):
-    """Matrices that are one parameter, `weight`; each begins as a linear layer of the baseline would."""
+    """The base of modules with several matrices in one parameter, `weight`, each initialised as a linear layer's."""
 
     weight: Tensor
     fans: int  # inputs and outputs of one matrix

@@ -13,9 +13,9 @@ Reference: Ampomah et al. 2020, "Every Layer Counts", PBML 115, section 4; thesi
 (3.8) U0 = 1: c^i = softmax(a^i) V^i                     (3.9) U0 = 0: c^i = softmax(sum_i a^i) V^i
 (3.11) O = concat(c^1 .. c^n) W_o, W_o in R^{n d x d} (U1 = 0), or (sum_i c^i) W_o, W_o in R^{d x d} (U1 = 1)
 
-It is one attention call in every member. U0 = 1: the n layers are n H heads. U0 = 0: sum_i Q^i K^iT = [Q^1 .. Q^n]
-[K^1 .. K^n]^T, so the n layers lie side by side in the width of a head, and V is [V^1 .. V^n], or sum_i V^i if U1 = 1.
-Keys and values of the source are computed once per sentence and cached. n = 1 is the baseline.
+Every member is one attention call. U0 = 1: the n layers are n H heads. U0 = 0: sum_i Q^i K^iT = [Q^1 .. Q^n]
+[K^1 .. K^n]^T, so the n layers are concatenated within each head, and V is [V^1 .. V^n], or sum_i V^i if U1 = 1. Keys
+and values of the source are computed once per sentence and cached. n = 1 is the baseline.
 
 Attention weights (attn_implementation="eager") of a decoder layer: U0 = 1 (batch, n, heads, target, source), lowest
 encoder layer first; U0 = 0 the joint ones, (batch, heads, target, source). Flash attention takes heads up to 256 wide,
@@ -26,7 +26,7 @@ Departs:
   All totals of table 6 (92.7 and 84.9 at n = 6, beside 61.2) hold to the last digit with biases in the projections
   (attention_bias=True, 33.4k subwords: +31.50 and +23.64); without biases, our default, M-01 and M-11 at n = 6 come to
   84.8. The papers say nothing of biases. They print W_q without i but count it n times ("n different weights").
-- Each W^i begins as the baseline's projections do: drawn by itself, whatever n is; the papers are silent.
+- Each W^i is initialised as a projection of the baseline, independently of n; the papers are silent.
 """
 
 from typing import Literal
@@ -80,7 +80,7 @@ class MultiLayerAttentionConfig(TransformerConfig):
 
 
 class StackedLinear(JointMatrices, nn.Linear):
-    """s -> [s W^1 .. s W^n], n projections of one input in one product and one parameter (n * outputs, inputs)."""
+    """Computes n projections [s W^1 .. s W^n] of one input s as one product; weight (n * outputs, inputs)."""
 
     def __init__(self, layers: int, inputs: int, outputs: int, bias: bool):
         super().__init__(inputs, layers * outputs, bias)
@@ -88,7 +88,7 @@ class StackedLinear(JointMatrices, nn.Linear):
 
 
 class PerLayerLinear(JointMatrices):
-    """f^i -> f^i W^i + b^i for i = 1 .. n, in one batched product and one parameter (n, outputs, inputs)."""
+    """Projects each of n layers by its own matrix, f^i W^i + b^i, as one product; weight (n, outputs, inputs)."""
 
     def __init__(self, layers: int, inputs: int, outputs: int, bias: bool):
         super().__init__()
@@ -97,7 +97,7 @@ class PerLayerLinear(JointMatrices):
         self.bias = nn.Parameter(torch.empty(layers, outputs)) if bias else None
 
     def forward(self, features: Tensor) -> Tensor:
-        """Maps (batch, source, n, inputs) to (batch, source, n, outputs)."""
+        """Multiplies each layer i of features (batch, source, n, inputs) by its W^i and adds b^i: (..., outputs)."""
         rows, weight = features.flatten(0, 1).transpose(0, 1), self.weight.transpose(1, 2)
         if self.bias is None:
             products = torch.bmm(rows, weight)
@@ -126,7 +126,7 @@ class MultiLayerAttention(CrossAttention):
         cache: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
-        """Maps (batch, target, d_model), over F, to the same shape; and weights (see above) if eager."""
+        """Attends from hidden_states (batch, target, d_model) to F; returns the same shape, and if eager weights."""
         query = self.place_layers(project(self.q_proj, hidden_states).unflatten(-1, (self.layers, -1)))
         key, value = cached_source(cache, self.layer_idx, self.project_source, memory)
         output, weights = self.attend(query, key, value, attention_mask, **kwargs)  # (3.7), (3.8) or (3.9)
@@ -135,7 +135,7 @@ class MultiLayerAttention(CrossAttention):
         return project(self.out_proj, self.combine(output)), weights
 
     def project_source(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns keys and values of all layers, as `attend` takes them."""
+        """Returns keys and values of all layers of F, in the shapes of `place_layers`."""
         key, value = self.kv_proj(memory).chunk(2, dim=-1)
         if self.joint and self.sums:
             # One set of weights: sum_i softmax(a) V^i = softmax(a) sum_i V^i.
@@ -143,8 +143,8 @@ class MultiLayerAttention(CrossAttention):
         return self.place_layers(key), self.place_layers(value)
 
     def place_layers(self, states: Tensor) -> Tensor:
-        """Puts the n of (batch, time, n, d_model) into the heads' width, (batch, heads, time, n d_h), if weights are
-        joint, if not among the heads, (batch, n heads, time, d_h)."""
+        """Splits states (batch, time, n, d_model) into heads: with joint weights the n layers are concatenated in each
+        head, (batch, heads, time, n d_h), else each layer has its own heads, (batch, n heads, time, d_h)."""
         states = states.unflatten(-1, (self.heads, -1))  # (batch, time, n, heads, d_h)
         if self.joint:
             return states.permute(0, 3, 1, 2, 4).flatten(3)
@@ -166,7 +166,7 @@ class MultiLayerAttentionDecoderLayer(DecoderLayer):
 
 
 class MultiLayerAttentionDecoder(Decoder):
-    """The baseline's decoder over F."""
+    """The baseline's decoder with `MultiLayerAttentionDecoderLayer`s, whose memory is F."""
 
     config: MultiLayerAttentionConfig
     layer_class = MultiLayerAttentionDecoderLayer

@@ -11,10 +11,9 @@ Reference: Ampomah, thesis on joint attention, chapter 4 (its equation numbers a
 (4.2) z_m = sum_i f^i W_m^i, f^i the final states of auxiliary i on the same target prefix, W_m^i in R^{d x d}, no bias
 (4.3) h_m <- h_m + z_m, h_m the output of the self-attention sublayer of the main decoder's layer m
 
-All decoders share the target embedding and the output projection. The loss in training is (4.1), its parts by name in
-`output.losses` (each as it enters the sum); in evaluation it is the main decoder's. Without AIF the auxiliaries run in
-training only; with AIF always, each with slots of its own in the key/value cache. W = 0 makes AIF the plain MS, and the
-main decoder of MS is the baseline.
+All decoders share the target embedding and the output projection. The loss in training is (4.1), its summands by name
+in `output.losses`; in evaluation it is the main decoder's. Without AIF the auxiliaries run in training only; with AIF
+always, with slots of their own in the cache. With W = 0 AIF is plain MS; the main decoder of MS is the baseline.
 
 Departs:
 - The text leaves open whether h is taken before or after the sublayer's norm. Here after: figure 4.4 adds z to the
@@ -66,11 +65,11 @@ class MultiLevelSupervisionConfig(TransformerConfig):
     information_fusion: bool = False
 
     def cache_slots(self) -> list[str]:
-        # With AIF the layers of all decoders: the auxiliaries' behind the main one's.
+        # With AIF a slot for the layers of all decoders, the main one's first.
         return super().cache_slots() * (1 + len(self.auxiliary_layers) * self.information_fusion)
 
     def validate_auxiliaries(self):
-        """Refuse auxiliaries on layers that are not below the last, or none at all."""
+        """Raises ValueError for no auxiliary layers, for wrong ones, and for a negative weight."""
         layers, last = self.auxiliary_layers, self.encoder_layers - 1
         if not layers or layers != sorted(set(layers)) or layers[0] < 1 or layers[-1] > last:
             raise ValueError(
@@ -89,7 +88,7 @@ class MultiLevelModelOutput(Seq2SeqModelOutput):
 
 
 class MultiLevelEncoder(Encoder):
-    """The baseline's encoder; its features are what the auxiliary decoders read."""
+    """The baseline's encoder; its features are the states of the layers that auxiliary decoders read."""
 
     config: MultiLevelSupervisionConfig
 
@@ -101,7 +100,7 @@ class MultiLevelEncoder(Encoder):
         auxiliary_mask: Sequence[float] | None = None,
         **kwargs,
     ) -> EncoderOutput:
-        """Encodes as the baseline does. `auxiliary_mask` is the model's; generate() accepts only what is named here."""
+        """Encodes as the baseline does. `auxiliary_mask` is unused; named here so that generate() accepts it."""
         return super().forward(input_ids, attention_mask, inputs_embeds, **kwargs)
 
     @property
@@ -109,7 +108,7 @@ class MultiLevelEncoder(Encoder):
         return ("features",) if self.training or self.config.information_fusion else ()
 
     def features(self, states: list[Tensor]) -> Tensor | None:
-        """Returns (batch, source, auxiliaries, d_model); None where no auxiliary decoder will run."""
+        """Returns the auxiliary decoders' memories (batch, source, auxiliaries, d_model); None where none runs."""
         if not self.hands_on:
             return None
         return torch.stack([normed(self.layer_norm, states[layer]) for layer in self.config.auxiliary_layers], dim=2)
@@ -121,11 +120,11 @@ class FusionDecoderLayer(DecoderLayer):
     def __init__(self, config: MultiLevelSupervisionConfig, layer_idx: int):
         super().__init__(config, layer_idx)
         width, count = config.d_model, len(config.auxiliary_layers)
-        # [W^1 ; .. ; W^n]: the sum of (4.2) is one product.
+        # The stacked [W^1 ; .. ; W^n]: one product computes the sum of (4.2).
         self.fusion = nn.Linear(count * width, width, bias=False) if config.information_fusion else None
 
     def attend_self(self, hidden_states, mask, cache, extras, **kwargs) -> Tensor:
-        """Attends as the baseline does; adds with AIF `auxiliary_states`, [f^1 .. f^n] (batch, target, n d_model)."""
+        """Attends as the baseline does; with AIF adds z of (4.2), computed from `auxiliary_states` among the extras."""
         hidden_states = super().attend_self(hidden_states, mask, cache, extras, **kwargs)
         if self.fusion is None:
             return hidden_states
@@ -133,14 +132,14 @@ class FusionDecoderLayer(DecoderLayer):
 
 
 class MainDecoder(Decoder):
-    """The baseline's decoder with the layers above."""
+    """The baseline's decoder with `FusionDecoderLayer`s."""
 
     config: MultiLevelSupervisionConfig
     layer_class = FusionDecoderLayer
 
 
 class AuxiliaryDecoder(Decoder):
-    """The baseline's decoder without embeddings of its own, and with cache slots behind those of other decoders."""
+    """The baseline's decoder without embeddings of its own, whose cache slots come after those of earlier decoders."""
 
     def __init__(self, config: MultiLevelSupervisionConfig, index: int):
         super().__init__(config)
@@ -167,11 +166,11 @@ class MultiLevelSupervisionModel(TransformerModel):
     def decode(
         self, encoded: EncoderOutput, auxiliary_mask: Sequence[float] | None = None, **inputs: Any
     ) -> MultiLevelModelOutput:
-        """Decodes as the baseline does, behind the auxiliary decoders where they run.
+        """Runs the auxiliary decoders, in training and with AIF, then the main decoder.
 
         Args:
-            auxiliary_mask: a list with one number for each auxiliary, 0 replaces its states by zeros in AIF (thesis,
-                section 4.5.5), 1 keeps them. Also an argument of the whole model's forward and of generate().
+            auxiliary_mask: a factor for the states of each auxiliary in AIF: 0 replaces them by zeros (thesis, section
+                4.5.5), 1 keeps them. Also an argument of the whole model's forward and of generate().
 
         Raises: ValueError if `auxiliary_mask` has another length, or there is no AIF.
         """
@@ -193,8 +192,8 @@ class MultiLevelSupervisionModel(TransformerModel):
     def run_auxiliaries(
         self, features: Tensor, cache: Cache | None, **inputs
     ) -> tuple[tuple[Tensor, ...], Cache | None]:
-        """Returns the final states of all auxiliary decoders, each over its encoder layer, and with AIF the cache."""
-        # The auxiliary decoders run before the main decoder: its first layer's slot says how long the prefix is.
+        """Returns the final states of all auxiliary decoders, each over its encoder layer, and the cache, if any."""
+        # They must run before the main decoder: the length of the prefix is read from its first layer's slot.
         states = []
         for decoder, layer_states in zip(self.auxiliary_decoders, features.unbind(2)):
             outputs = decoder(encoder_hidden_states=layer_states, cache=cache, **inputs)
@@ -203,7 +202,7 @@ class MultiLevelSupervisionModel(TransformerModel):
         return tuple(states), cache
 
     def join(self, states: tuple[Tensor, ...], mask: Sequence[float] | None) -> Tensor:
-        """Returns [f^1 .. f^n], (batch, target, n d_model), with zeros in place of the masked ones."""
+        """Returns [f^1 .. f^n], (batch, target, n d_model), each f^i multiplied by its number in the mask."""
         if mask is None:
             return torch.cat(states, dim=-1)
         if len(mask) != len(states):
@@ -215,9 +214,9 @@ class MultiLevelSupervisionModel(TransformerModel):
 
 
 class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGeneration):
-    """The translation model of the main decoder; those of the auxiliaries come from `auxiliary_translator`.
+    """The translation model with the main decoder; `auxiliary_translator` makes one of each auxiliary decoder.
 
-    With AIF, forward and generate() take `auxiliary_mask` (see the model above).
+    With AIF, forward and generate() accept `auxiliary_mask` (see `MultiLevelSupervisionModel.decode`).
     """
 
     config: MultiLevelSupervisionConfig
@@ -225,7 +224,7 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
     citation = "ampomah-multilevel"
 
     def supervise(self, outputs: Any, logits, labels, label_smoothing, items) -> dict[str, Tensor]:
-        """Returns equation 4.1 in training, "translation" and "auxiliary_<layer>"; else the main decoder's part."""
+        """Returns the summands of the loss: "translation", and in training "auxiliary_<layer>", equation 4.1."""
         losses = super().supervise(outputs, logits, labels, label_smoothing, items)
         if self.training:
             for layer, states in zip(self.config.auxiliary_layers, outputs.auxiliary_states or ()):
@@ -234,7 +233,7 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
         return losses
 
     def drop_auxiliaries(self) -> TransformerForConditionalGeneration:
-        """Makes a model of the baseline's class with the main decoder's weights and outputs.
+        """Makes a model of the baseline's class with the weights of encoder and main decoder, and the same outputs.
 
         Raises: ValueError with AIF, where the main decoder needs the auxiliaries.
         """
@@ -252,7 +251,7 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
         return self.single_model(layer, f"model.auxiliary_decoders.{self.config.auxiliary_layers.index(layer)}.")
 
     def single_model(self, encoder_layers: int, decoder: str) -> TransformerForConditionalGeneration:
-        """Makes a model with the decoder whose weights begin with `decoder`, over the first `encoder_layers`."""
+        """Makes a model of the first `encoder_layers` and the decoder whose weights' names begin with `decoder`."""
         config = self.single_config(encoder_layers)
         config._attn_implementation = self.config._attn_implementation
         single = self.single_class(encoder_layers)(config)
@@ -270,7 +269,7 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
         return TransformerForConditionalGeneration
 
     def single_config(self, encoder_layers: int, **fields) -> TransformerConfig:
-        """Returns this config without what is multi-level supervision's, and with `fields`."""
+        """Returns the config for `single_class`: this one's fields that it has, changed by `fields`."""
         config_class: Any = self.single_class(encoder_layers).config_class
         kept = config_class.__dataclass_fields__.keys() - {"architectures", "model_type", "transformers_version"}
         own = {field: value for field, value in self.config.to_dict().items() if field in kept}

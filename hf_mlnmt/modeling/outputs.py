@@ -1,4 +1,4 @@
-"""The outputs of encoder and translation model that hold more than Transformers' own."""
+"""The output classes of encoder and translation model, with fields beyond those of Transformers'."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from transformers.utils import ModelOutput
 
 @dataclass
 class EncoderOutput(BaseModelOutput):
-    """An encoder's last state and all else that it hands on, the batch first in each, so that beams can repeat them.
+    """An encoder's output; the batch is the first dimension of each tensor, so that beams can repeat it.
 
-    `memory`, (batch, source, ...): what the decoder's attention over the source reads; None: the last state.
-    `features`, (batch, ...): everything else that is handed on for the source positions, or for the whole sentence:
-    the layers that auxiliary decoders read, 1 / phi of fertility; None: nothing.
+    `memory`, (batch, source, ...): the states that the decoder's attention over the source reads; None: the last state.
+    `features`, (batch, ...): further output for the decoder, for each source position or for the whole sentence: states
+    that auxiliary decoders read, 1 / phi of fertility; None: none.
     """
 
     memory: Tensor | None = None
@@ -23,11 +23,11 @@ class EncoderOutput(BaseModelOutput):
 
     @classmethod
     def of(cls, outputs: BaseModelOutput | tuple, names: Sequence[str]) -> "EncoderOutput":
-        """Makes it of any encoder output, or the tuple of one, whose fields `names` are filled beside the last state.
+        """Converts an encoder output, or its tuple, in which beside the last state the fields `names` are filled.
 
         Raises: ValueError if one of `names` is missing.
         """
-        if isinstance(outputs, tuple | list):  # to_tuple leaves out what is None, and what was recorded are tuples
+        if isinstance(outputs, tuple | list):  # to_tuple leaves out None; recorded states and attentions are tuples
             last, *others = outputs
             tensors: list[Any] = [value for value in others if isinstance(value, Tensor)]
             outputs = cls(last_hidden_state=last, **dict(zip(names, tensors)))
@@ -48,11 +48,11 @@ class EncoderOutput(BaseModelOutput):
 
 @dataclass
 class TranslationOutput(Seq2SeqLMOutput):
-    """`losses` names the parts of `loss` (scalars), for logging, when there is more than one."""
+    """The translation model's output. `losses`: the summands of `loss` by name, for logging, if there are several."""
 
     losses: dict[str, Tensor] | None = None
 
     @classmethod
     def passed_on(cls, outputs: ModelOutput) -> dict[str, Any]:
-        """Returns the fields that this output has in common with that of the model without output projection."""
+        """Returns those fields of `outputs`, of the model without output projection, that this class has too."""
         return {name: value for name, value in outputs.items() if name in cls.__dataclass_fields__}

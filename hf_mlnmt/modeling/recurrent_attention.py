@@ -1,6 +1,6 @@
-"""The recurrent members of extended_cross_attention.py: all energies at once, a scan, and the state in the cache.
+"""The recurrent members of extended_cross_attention.py: energies of all positions in one product, weights by a scan.
 
-Reference: thesis on monolingual data, chapter 5; equation numbers are its own, extended_cross_attention.py prints them.
+Reference: thesis on monolingual data, chapter 5; its equation numbers are used, see extended_cross_attention.py.
 """
 
 from functools import partial
@@ -18,7 +18,7 @@ from .matrices import JointMatrices, matrix_of
 
 
 class HeadProjection(JointMatrices):
-    """A matrix (outputs, inputs) of its own for every head; a call returns them, (heads, outputs, inputs)."""
+    """A parameter with a matrix for every head; a call returns it, (heads, outputs, inputs)."""
 
     def __init__(self, heads: int, inputs: int, outputs: int):
         super().__init__()
@@ -30,7 +30,7 @@ class HeadProjection(JointMatrices):
 
 
 class RecurrentAttention(CrossAttention):
-    """The base of the recurrent members: the state in the cache, energies of all positions, contexts of all weights."""
+    """The base of the recurrent members: projections, energies, the state in the cache; subclasses define `recur`."""
 
     def forward(
         self,
@@ -42,13 +42,14 @@ class RecurrentAttention(CrossAttention):
         inverse_fertility: Tensor | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attends as the baseline does; `target_real` (batch, target): False at padding, None: none;
-        `inverse_fertility`: 1/phi (batch, source, 1). The weights come with every implementation, those of key-value-*
-        with eager only."""
+        """Attends as `CrossAttention` does; the weights are returned by every implementation, of key-value-* by eager.
+
+        target_real: (batch, target), False at padding; None: no padding. inverse_fertility: 1/phi (batch, source, 1).
+        """
         query = split_heads(project(self.q_proj, hidden_states), self.heads)
         key, value = cached_source(cache, self.layer_idx, self.project_source, memory)
         slot = None if cache is None else slot_of(cache, self.layer_idx, "append_states")
-        start = before = None  # the state before the first position, and that before each, where it is known
+        start = before = None  # the state before the first position, and the states before all, where they are known
         if slot is not None:
             start, before = slot.last_state(), slot.states_before(query.shape[2])
             target_real = slot.real_positions(target_real)
@@ -72,12 +73,12 @@ class RecurrentAttention(CrossAttention):
         real: Tensor | None,
         slot: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Returns contexts (batch, heads, target, d_h), weights (batch, heads, target, source) and the state behind
-        each position (batch, heads, target, width).
+        """Returns contexts (batch, heads, target, d_h), weights (batch, heads, target, source) and the state after each
+        position (batch, heads, target, width).
 
-        `hidden` is True at masked places of the weights. `before` (batch, heads, target, width) are the states before
-        all positions, if they are known (a step of a search); if not, `start` (batch, heads, width) is that before the
-        first one, None where the sentence begins.
+        `hidden` is True where the source is masked. `before` (batch, heads, target, width): the states before all
+        positions, where they are known (a step of a search); else `start` (batch, heads, width): the state before the
+        first position, None where the sentence begins. `real`: `target_real`.
         """
         raise NotImplementedError
 
@@ -87,7 +88,7 @@ class RecurrentAttention(CrossAttention):
 
     @staticmethod
     def energies_of_scaled(query: Tensor, key: Tensor, hidden: Tensor | None) -> Tensor:
-        """Computes them of queries over sqrt(d_h)."""
+        """Computes `energies` of queries that are already divided by sqrt(d_h)."""
         energies = torch.matmul(query, key.transpose(2, 3))
         energies = energies.to(torch.promote_types(energies.dtype, torch.float32))
         return energies if hidden is None else energies.masked_fill(hidden, torch.finfo(energies.dtype).min)
@@ -99,7 +100,7 @@ class RecurrentAttention(CrossAttention):
 
 
 class PreviousContextAttention(RecurrentAttention):
-    """The query also sees the previous context vector c, which is the state: equation 5.5."""
+    """Attention whose query also depends on the previous context vector c, which is the state: equation 5.5."""
 
     def __init__(self, config: Any, heads: int, layer_idx: int = 0):
         super().__init__(config, heads, layer_idx)
@@ -139,7 +140,7 @@ class PreviousContextAttention(RecurrentAttention):
         start: Tensor | None,
         real: Tensor | None,
     ) -> Tensor:
-        """Computes all weights, with as little as possible left to the scan."""
+        """Computes all weights by `context_scan`; products that need no earlier position are computed before."""
         transition, shift = self.transition(key) if self.full else (None, None)
         energies = self.energies(query if shift is None else query + shift, key, hidden)
         exact = energies.dtype
@@ -151,7 +152,7 @@ class PreviousContextAttention(RecurrentAttention):
         return context_scan(energies, key.to(exact), value.to(exact), transition, start, real)
 
     def transition(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Returns W_q^2 W_att, in float32 at least and scaled; and what the two layers make of zero, if not zero."""
+        """Returns W_q^2 W_att, in float32 at least and scaled; and the two layers' common bias, if they have one."""
         outer, inner, shift = chained(self.context_q_proj, self.context_proj, like)
         exact = torch.promote_types(outer.dtype, torch.float32)
         shift = None if shift is None else shift.view(self.heads, 1, -1)
@@ -159,7 +160,7 @@ class PreviousContextAttention(RecurrentAttention):
 
 
 class PreviousWeightAttention(RecurrentAttention):
-    """The energies also see alpha, the last weights, or their sum so far, which is the state: equations 5.6 and 5.7."""
+    """Attention whose energies also depend on the last weights alpha, or their sum (the state): equations 5.6, 5.7."""
 
     def __init__(self, config: Any, heads: int, layer_idx: int = 0):
         super().__init__(config, heads, layer_idx)
@@ -181,14 +182,14 @@ class PreviousWeightAttention(RecurrentAttention):
         return self.read(weights, value), weights, states
 
     def coefficient(self, key: Tensor, inverse_fertility: Tensor | None) -> Tensor:
-        """Computes u (batch, heads, source), in float32 at least: the energy of one more query, W_q^2; over phi."""
+        """Computes u (batch, heads, source), in float32 at least: the energies of the query W_q^2, divided by phi."""
         direction = self.weight_q_proj().transpose(1, 2).to(key.dtype)
         coefficient = self.energies(direction, key, None).squeeze(2)
         return coefficient if inverse_fertility is None else coefficient * inverse_fertility[:, None, :, 0]
 
 
 class KeyValueContextAttention(RecurrentAttention):
-    """A key and a value more, made of the previous context vector c, which is the state: equation 5.8."""
+    """Attention with one more key-value pair, made of the previous context vector c, the state: equation 5.8."""
 
     def __init__(self, config: Any, heads: int, layer_idx: int = 0):
         super().__init__(config, heads, layer_idx)
@@ -204,7 +205,7 @@ class KeyValueContextAttention(RecurrentAttention):
         energies = self.energies_of_scaled(query, key, hidden)
         exact = energies.dtype
         log_sum = energies.logsumexp(-1)
-        # The same in one operation less, where these are what takes time.
+        # On a GPU, where each operation costs time, one less for the same result.
         weights = energies.softmax(-1) if is_asynchronous(energies) else torch.exp(energies - log_sum.unsqueeze(-1))
         plain = torch.matmul(weights.to(value.dtype), value).to(exact)  # c~
         product = partial(self.transition, key)
@@ -224,7 +225,7 @@ class KeyValueContextAttention(RecurrentAttention):
         if gate is None:
             before = previous_states(contexts.movedim(2, 0), start, real).movedim(0, 2)
             gate, _ = gate_step(query, plain, log_sum, transition, bias, before)
-        # The context as the sum of its two parts, with dropout on all J + 1 weights.
+        # The context as the sum over the source and the pair's part, with dropout on all J + 1 weights.
         of_pair = contexts - (1 - gate) * plain
         if dropped:
             of_pair = nn.functional.dropout(torch.ones_like(gate), self.config.attention_dropout) * of_pair
@@ -234,7 +235,7 @@ class KeyValueContextAttention(RecurrentAttention):
         return self.read(weights, value).to(exact) + of_pair, weights, contexts
 
     def transition(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Returns [W_k ; W_v] W_ctx (W_att), of c_{i-1} to its key and value, as `gate_scan` takes it, and biases."""
+        """Returns T and b of `gate_scan`: [W_k ; W_v] W_ctx (W_att), which maps c_{i-1} to key and value; biases."""
         weight, bias = matrix_of(self.kv_proj, like)
         exact = torch.promote_types(weight.dtype, torch.float32)
         width, groups = self.config.d_model, 1 if self.full else self.heads
@@ -257,7 +258,7 @@ def chained(second: nn.Module, first: nn.Module, like: Tensor) -> tuple[Tensor, 
 
 
 def after_padding(states: Tensor, known: Tensor | None, real: Tensor | None) -> Tensor:
-    """Returns the state behind each position (batch, heads, target, width): the last real one's, `known` before."""
+    """Returns the last real position's state at each position (batch, heads, target, width), at first `known`."""
     if real is None:
         return states
     longer, seen = torch.cat([states, states[:, :, -1:]], dim=2), torch.cat([real, real[:, -1:]], dim=1)
@@ -265,7 +266,7 @@ def after_padding(states: Tensor, known: Tensor | None, real: Tensor | None) -> 
 
 
 def hidden_positions(mask: Tensor | None) -> Tensor | None:
-    """Returns True where the source is not read, (batch, 1, 1 or target, source), from any implementation's mask."""
+    """Converts the mask of any implementation to a boolean one (batch, 1, 1 or target, source), True where hidden."""
     if mask is None:
         return None
     if mask.dim() == 2:  # flash attention's: True is visible

@@ -1,8 +1,8 @@
 """The differences between the releases of Transformers that this package supports.
 
-From 5.24 on generate(), the masks and the outputs say `cache`; before they said `past_key_values`. Here it is `cache`:
-`takes_cache` makes every forward that has one take the other name too, and `CACHE` is the field of an output in the
-installed release. Whoever hands a cache to Transformers, or takes one from it, asks here for the name.
+From 5.24 on generate(), the masks and the outputs name the cache `cache`, before `past_key_values`. This package's name
+is `cache`: `takes_cache` lets every forward with that argument accept the other name too, and `CACHE` is the installed
+release's name, to be used where a cache is passed to Transformers or read from its outputs.
 """
 
 import functools
@@ -15,13 +15,13 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 
 CACHE = "cache" if "cache" in {field.name for field in fields(BaseModelOutputWithPast)} else "past_key_values"
 CACHE_NAMES = ("cache", "past_key_values")
-PREFIX_BY_ROW = CACHE != "cache"  # before 5.24 prefix_allowed_tokens_fn is asked for the row where a text has several
+PREFIX_BY_ROW = CACHE != "cache"  # before 5.24 prefix_allowed_tokens_fn gets the row's number, not the text's
 
 
 def takes_cache(forward: Callable) -> Callable:
-    """Lets a forward with an argument `cache` take `past_key_values` too; from 5.24 on it warns, as Transformers do.
+    """Wraps a forward so that it accepts `past_key_values` as `cache`; from 5.24 on with Transformers' warning.
 
-    Where both are given `cache` counts, as in Transformers, unless it holds nothing yet: PEFT hands its prefix over as
+    Where both are given `cache` is used, as in Transformers, unless it is empty: PEFT passes its prefix as
     `past_key_values` in every step, beside the cache of generate().
     """
 

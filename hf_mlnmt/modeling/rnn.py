@@ -1,4 +1,4 @@
-"""The recurrent baseline: a BiLSTM encoder and an LSTM decoder with Luong's attention: the bridge's model without it.
+"""The recurrent baseline: a BiLSTM encoder and an LSTM decoder with Luong's attention, as in bridge.py without bridge.
 
 Reference: Vazquez, Raganato, Creutz and Tiedemann 2020, "A Systematic Study of Inner-Attention-Based Sentence
 Representations in Multilingual Neural Machine Translation", sections 2.1 and 3.1; equation numbers are the paper's.
@@ -13,10 +13,10 @@ Representations in Multilingual Neural Machine Translation", sections 2.1 and 3.
 (1) h_t = f(x_t, h_{t-1}), f a BiLSTM, and (5) s_t = phi(c, y_{t-1}, s_{t-1}): rnn_layers.py
 (6), (7) the attention: rnn_layers.py        (4) p_t = softmax(E tanh(W_c [c_t ; s_t]))
 
-Departs: the paper calls g in (7) a feedforward network and its attention Luong's: it is the "general" score. The first
-decoder states are the encoder's last ones, layer by layer, both directions side by side. Dropout between layers and on
-the attentional state. Embeddings and first weights as the baseline's (transformer.py); the forget gates' biases begin
-at 1. Of the baseline's config the fields of heads, feed-forward layers, norms and positions say nothing here.
+Departs: the paper calls g in (7) a feedforward network and its attention Luong's: here the "general" score. The first
+decoder states are the encoder's last ones, layer by layer, both directions concatenated. Dropout between layers and on
+the attentional state. Embeddings and initialisation as the baseline's (transformer.py), but 1 for the forget gates'
+biases. The baseline's fields of heads, feed-forward layers, norms and positions have no effect here.
 """
 
 from typing import Any
@@ -46,7 +46,7 @@ class LSTMCacheLayer(RecurrentCacheLayer):
 
 
 class StaticLSTMCacheLayer(StaticRecurrentCacheLayer):
-    """An LSTM's state for a fixed number of positions; it begins with what the encoder says, not with zeros."""
+    """The static slot of the LSTMs' state; `reset` leaves none, as the first state is the encoder's, not zeros."""
 
     _layer_type = "mlnmt_lstm"
 
@@ -61,8 +61,8 @@ class RNNConfig(TransformerConfig):
 
     Args:
         d_model: width of embeddings, encoder (half of it a direction) and decoder.
-        encoder_layers, decoder_layers: must be equal, as each decoder layer begins where its encoder layer ended.
-        input_feeding: the attentional state joins the next word's embedding.
+        encoder_layers, decoder_layers: must be equal, as each decoder layer begins with its encoder layer's last state.
+        input_feeding: concatenate the attentional state to the next word's embedding.
     """
 
     model_type = "mlnmt-rnn"
@@ -72,7 +72,7 @@ class RNNConfig(TransformerConfig):
     input_feeding: bool = True
 
     def cache_slots(self) -> list[str]:
-        return [LSTMCacheLayer._layer_type]  # for the state of all layers
+        return [LSTMCacheLayer._layer_type]  # one slot for the state of all layers
 
     def validate_depth(self):
         if self.decoder_layers != self.encoder_layers:
@@ -83,7 +83,7 @@ class RNNConfig(TransformerConfig):
 
 
 class RNNPreTrainedModel(TransformerPreTrainedModel):
-    """The base of recurrent models, and all that they cannot do."""
+    """The base of recurrent models: neither flash attention nor a whole compiled graph is supported."""
 
     config: RNNConfig
     _no_split_modules = ["RNNEncoderLayer", "RNNDecoderLayers"]
@@ -92,7 +92,7 @@ class RNNPreTrainedModel(TransformerPreTrainedModel):
 
 
 class RNNStack(RNNPreTrainedModel):
-    """The base of encoder and decoder: the embeddings."""
+    """The base of recurrent encoder and decoder: the embeddings."""
 
     look_up: Any = Stack.look_up
 
@@ -104,7 +104,7 @@ class RNNStack(RNNPreTrainedModel):
 
 
 class RNNEncoder(RNNStack):
-    """L layers over the source, in both directions."""
+    """The recurrent encoder: L bidirectional LSTM layers over the source."""
 
     main_input_name = "input_ids"
     _can_record_outputs = {"hidden_states": RNNEncoderLayer}
@@ -139,21 +139,21 @@ class RNNEncoder(RNNStack):
 
 
 class LayerStates(nn.Module):
-    """Passes on what a decoder layer made of what it read: the place where `output_hidden_states` looks."""
+    """Returns a decoder layer's outputs; Transformers' hook for `output_hidden_states` records the calls."""
 
     def forward(self, inputs: Tensor, outputs: Tensor) -> Tensor:
         return outputs
 
 
 class AttentionWeights(nn.Module):
-    """Passes on the weights over the source: the place where `output_attentions` looks."""
+    """Returns the weights over the source in a tuple; Transformers' hook for `output_attentions` records the calls."""
 
     def forward(self, weights: Tensor) -> tuple[Tensor]:
         return (weights,)
 
 
 class RNNDecoder(RNNStack):
-    """L_d layers over the target, reading the source."""
+    """The recurrent decoder: L_d LSTM layers over the target, with attention over the source."""
 
     _can_record_outputs = {
         "hidden_states": LayerStates,
@@ -185,8 +185,8 @@ class RNNDecoder(RNNStack):
         """Decodes input_ids (batch, target) to attentional states (batch, target, d_model).
 
         Args:
-            encoder_hidden_states: (batch, source, d_model), what the attention reads.
-            encoder_attention_mask: (batch, source), 0 at padding; None: everything is read.
+            encoder_hidden_states: (batch, source, d_model), keys and values of the attention.
+            encoder_attention_mask: (batch, source), 0 at padding; None: no padding.
             encoder_features: (batch, 2 layers, d_model), the first h and c of every layer; None: all are the mean of
                 `encoder_hidden_states`, which then must have no padding.
         """
@@ -218,8 +218,8 @@ class RNNDecoder(RNNStack):
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=attentional, **{CACHE: cache})
 
     def start(self, slot: Any, past: Any, memory: Tensor, features: Tensor | None) -> Tensor:
-        """Returns the state before these positions: behind the `past` ones, or `begin`."""
-        if torch.compiler.is_exporting() and slot is not None:  # one graph for the first word and for all others
+        """Returns the state before new positions: the slot's last, or where `past` is 0 that of `begin`."""
+        if torch.compiler.is_exporting() and slot is not None:  # one graph serves the first word and all others
             first = torch.arange(1, device=memory.device) == past
             return torch.where(first[:, None, None], self.begin(memory, features), slot.last_state())
         return slot.last_state() if past else self.begin(memory, features)

@@ -5,24 +5,24 @@ Reference: Hochreiter and Schmidhuber 1997; Graves and Schmidhuber 2005 for both
 (1) [i ; f ; g ; o] = W x_t + b + U h_{t-1} + b'
 (2) c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g)        (3) h_t = sigmoid(o) tanh(c_t)
 
-A position that is not real (padding on either side, or a hole) does not exist for the recurrence, in either direction,
-and its output is 0: real positions are moved to the front, and behind them the gates are closed (equation 4). So a
-layer is one call on any device (PyTorch's packed sentences are taken one by one on a CPU), and none has to be waited
-for to know how many positions are real.
+The recurrence skips positions that are not real (padding on either side, or a hole), in either direction, and their
+output is 0: real positions are moved to the front, and after them the gates are closed (equation 4). So a layer is one
+call on any device (a CPU computes PyTorch's packed sentences one by one), and Python need not wait for a GPU to know
+how many positions are real.
 
 (4) W x_t - C (i), W x_t + C (f) at padding, C so large that sigmoid(i) = 0 and sigmoid(f) = 1: then c_t = c_{t-1}
 
-`LoopProduct` multiplies by one matrix at every position of a loop. Autograd would add up a gradient of the size of the
-matrix at every position, each from a product as thin as the batch; here a position's backward hands on the gradient of
-its input alone and lays aside what the matrix needs, and all of it is multiplied at once when all positions are done:
+`LoopProduct` multiplies by one matrix at every position of a loop. Autograd would compute the matrix's gradient at
+every position, by a product with as few rows as the batch, and sum them; here a position's backward computes the
+gradient of its input alone and stores dy_t and x_t, and one product after all positions computes the matrix's:
 
 (5) y_t = W x_t + b      (6) dx_t = W^T dy_t      (7) dW = sum_t dy_t x_t^T, db = sum_t dy_t
 
 These products may be in half precision (autocast) while the loop's state is not.
 
-With input feeding the attentional state of a position joins the embedding of the next word (equation 5 of rnn.py). Then
-what the first layer makes of the embeddings is computed for all positions at once, and what depends on the position
-before in a loop. Without input feeding every layer runs in one call.
+With input feeding the attentional state of a position is concatenated to the embedding of the next word (equation 5 of
+rnn.py). Then the first layer's product with the embeddings is computed for all positions at once, and all that depends
+on the position before in a loop. Without input feeding every layer runs in one call.
 
 The attention over the source, g in equation 7 of rnn.py: Luong, Pham and Manning 2015, "Effective
 Approaches to Attention-based Neural Machine Translation", with the "general" score:
@@ -47,11 +47,11 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from .linear import is_asynchronous, project
 from .matrices import in_own_precision, matrix_of, product_dtype
 
-Aside = list[tuple[Tensor, Tensor]]  # dy_t and x_t, of the positions whose backward has been
+Aside = list[tuple[Tensor, Tensor]]  # dy_t and x_t of the positions whose backward has run
 
 
 class LoopProduct:
-    """Equation 5 for x_t (..., inputs), t by t, with W (outputs, inputs) and b (outputs) or None.
+    """Computes y_t of equation 5 position by position, with W (outputs, inputs) and b (outputs) or None.
 
     The product is computed in `dtype` (None: that of W) and returned in that of x_t.
     """
@@ -67,7 +67,7 @@ class LoopProduct:
             self.matrix, self.bias = matrix.detach(), None if bias is None else bias.detach()
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Returns y_t (..., outputs)."""
+        """Computes y_t (..., outputs) from x_t (..., inputs)."""
         given = inputs.to(self.matrix.dtype)
         if self.end is None:
             return nn.functional.linear(given, self.matrix, self.bias).to(inputs.dtype)
@@ -75,7 +75,7 @@ class LoopProduct:
 
 
 class _AllPositions(torch.autograd.Function):
-    """Computes nothing on the way forward, and equation 7 on the way back, which ends here."""
+    """Forward returns a scalar that every position reads; backward, which so runs last, computes equation 7."""
 
     @staticmethod
     def forward(ctx, matrix: Tensor, bias: Tensor | None, aside: Aside) -> Tensor:
@@ -92,7 +92,7 @@ class _AllPositions(torch.autograd.Function):
 
 
 class _OnePosition(torch.autograd.Function):
-    """Equations 5 and 6; by `end`, a scalar, autograd knows that `_AllPositions` comes after all positions."""
+    """Computes equation 5 in forward, 6 in backward; the scalar `end` makes autograd run `_AllPositions` last."""
 
     @staticmethod
     def forward(ctx, inputs: Tensor, matrix: Tensor, bias: Tensor | None, end: Tensor, aside: Aside) -> Tensor:
@@ -108,13 +108,13 @@ class _OnePosition(torch.autograd.Function):
         return gradient @ matrix if ctx.needs_input_grad[0] else None, None, None, gradient.new_zeros(()), None
 
 
-CLOSED = 1e4  # equation 4's C: no product with weights comes near it, and it is a number in half precision
+CLOSED = 1e4  # equation 4's C: far above any product with weights, and finite in half precision
 
 
 class Packing:
-    """The real positions of a batch, `real` (batch, time), and the way to the front of their sentences and back.
+    """Moves the real positions of a batch, `real` (batch, time), to the front of their sentences and back.
 
-    A sentence that is all padding counts as its first position.
+    Of a sentence that is all padding the first position counts as real.
     """
 
     def __init__(self, real: Tensor):
@@ -122,21 +122,20 @@ class Packing:
 
     @classmethod
     def of(cls, real: Tensor | None) -> Packing | None:
-        """Returns the packing, or None where nothing is padding. A graph (torch.export) is for any padding, and a
-        device that Python runs ahead of is not asked."""
+        """Returns the packing; None for None and, on a CPU outside of torch.export, where nothing is padding."""
         if real is None or not (torch.compiler.is_exporting() or is_asynchronous(real) or not bool(real.all())):
             return None
         return cls(real)
 
     @cached_property
     def places(self) -> Tensor:
-        """Returns the positions of each sentence, (batch, time): the real ones first, each kind in its order."""
+        """Returns the positions of each sentence, (batch, time), the real ones first, in their order."""
         return self.real.to(torch.int8).argsort(dim=1, descending=True, stable=True)
 
     @cached_property
     def aligned(self) -> Packing:
-        """Returns the packing of the sentences when real positions stand in front: itself, if they do already."""
-        if torch.compiler.is_exporting():  # it cannot ask; equation 4 does on any side, and tokenizers make no holes
+        """Returns the packing of the aligned sentences: itself, if real positions are in front already."""
+        if torch.compiler.is_exporting():  # cannot read values; equation 4 holds on any side, and there are no holes
             return self
         asked = not (is_asynchronous(self.real) or torch.compiler.is_compiling())
         if asked and bool((self.real[:, 1:] <= self.real[:, :-1]).all()):
@@ -150,7 +149,7 @@ class Packing:
         return states.gather(1, self.places.unsqueeze(-1).expand_as(states))
 
     def back(self, states: Tensor) -> Tensor:
-        """Undoes `align`."""
+        """Undoes `align`: moves the positions of states (batch, time, width) back to their places."""
         if self.aligned is self:
             return states
         return states.gather(1, self.places.argsort(dim=1).unsqueeze(-1).expand_as(states))
@@ -164,7 +163,7 @@ class Packing:
 
 
 class LSTM(nn.LSTM):
-    """A layer, (batch, time, inputs) -> (batch, time, outputs); in half of `outputs` each direction if both."""
+    """An LSTM layer (batch, time, inputs) -> (batch, time, outputs); bidirectional, each direction has half of them."""
 
     weight_ih_l0: Tensor
     weight_hh_l0: Tensor
@@ -177,7 +176,7 @@ class LSTM(nn.LSTM):
 
     @property
     def _flat_weights(self) -> Any:  # type: ignore[override]
-        """Returns the parameters as they are now; PyTorch keeps a list of those that the module was made with."""
+        """Returns the module's present parameters; PyTorch's list may still have those of its construction."""
         return [getattr(self, name) for name in self._flat_weights_names]
 
     @_flat_weights.setter
@@ -185,7 +184,7 @@ class LSTM(nn.LSTM):
         pass
 
     def begin_weights(self, config: Any) -> None:
-        """Begins with Xavier-uniform matrices gate by gate, biases 0, those of the forget gates 1."""
+        """Initialises matrices Xavier-uniform, gate by gate, forget gates' biases with 1 and all others with 0."""
         for name, parameter in self.named_parameters():
             if name.startswith("weight"):
                 bound = (6.0 / (self.hidden_size + parameter.shape[1])) ** 0.5
@@ -204,8 +203,7 @@ class LSTM(nn.LSTM):
         Args:
             start: h and c before the first position, (batch, outputs) each; None: zeros.
 
-        Returns: h of every position, and h and c behind the last real one, (batch, outputs), both directions side by
-            side.
+        Returns: h of every position, and h and c after the last real one, (batch, outputs), of both directions.
         """
         if states is None:
             return self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0 + self.bias_hh_l0
@@ -220,17 +218,17 @@ class LSTM(nn.LSTM):
         return outputs, hidden, cell
 
     def whole(self, states: Tensor, begin: Any, weights: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Calls PyTorch's layer: h of every position, and the last h and c, (directions, batch, width)."""
+        """Calls PyTorch's layer; returns h of every position, and the last h and c, (directions, batch, width)."""
         width = self.hidden_size
         nothing = states.new_zeros(2 if self.bidirectional else 1, states.shape[0], width)
-        # Only a layer that is trained keeps what cuDNN needs on the way back; without dropout it computes the same.
+        # cuDNN stores what backward needs in training mode only, which without dropout computes the same.
         training = self.training or (is_asynchronous(states) and torch.is_grad_enabled())
         return torch.lstm(
             states, begin or (nothing, nothing), weights, True, 1, 0.0, training, self.bidirectional, True
         )
 
     def closed(self, states: Tensor, packing: Packing, begin: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Calls the layer with equation 4: C is the weight of one more input, which is 1 at padding."""
+        """Calls the layer with equation 4: one more input is 1 at padding, and its weights are -C, C, 0 and 0."""
         ends = ["l0", "l0_reverse"][: 2 if self.bidirectional else 1]
         inputs = torch.cat([states, (~packing.real).unsqueeze(-1).to(states.dtype)], dim=-1)
         switch = states.new_tensor([-CLOSED, CLOSED, 0.0, 0.0]).repeat_interleave(self.hidden_size).unsqueeze(1)
@@ -247,19 +245,18 @@ class LSTM(nn.LSTM):
         return outputs, torch.cat([ahead, back], dim=1), cells.transpose(0, 1).flatten(1)
 
     def inner_product(self, fed: int) -> tuple[Tensor, Tensor]:
-        """Returns [W' ; U] (4 outputs, fed + outputs), equation 1's products with the last `fed` inputs and with
-        h_{t-1}, and b + b'."""
+        """Returns [W' ; U] (4 outputs, fed + outputs), the matrices of the last `fed` inputs and of h_{t-1}; b + b'."""
         matrix, recurrent, biases = self(None)
         return torch.cat([matrix[:, self.input_size - fed :], recurrent], dim=1), biases
 
     def outer_gates(self, inputs: Tensor) -> Tensor:
-        """Computes the rest of equation 1: W x + b + b' of the first inputs (..., some of them) -> (..., 4 outputs)."""
+        """Computes W x + b + b' of equation 1 for the first of the inputs: (..., any of them) -> (..., 4 outputs)."""
         matrix, _, biases = self(None)
         return nn.functional.linear(inputs, matrix[:, : inputs.shape[-1]], biases)
 
 
 def lstm_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """Computes equations 2 and 3: gates (..., 4 width), c_{t-1} (..., width) -> h_t, c_t."""
+    """Computes equations 2 and 3: returns h_t and c_t of gates (..., 4 width) and c_{t-1} (..., width)."""
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         return _Cell.apply(gates, cell)
     inputs, forget, new, output = gates.chunk(4, dim=-1)
@@ -268,7 +265,7 @@ def lstm_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Cell(torch.autograd.Function):
-    """Equations 2 and 3 with their derivatives written out: a fifth of the calls."""
+    """Equations 2 and 3 with a hand-written backward, which takes a fifth of autograd's calls."""
 
     @staticmethod
     def forward(ctx, gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
@@ -308,7 +305,7 @@ class LuongAttention(nn.Module):
         return project(self.k_proj, memory).unsqueeze(1), memory.unsqueeze(1)
 
     def loop_product(self, like: Tensor, dtype: torch.dtype) -> LoopProduct | None:
-        """Returns the product with W_c for every position of a loop that has gradients; None: the layer is called."""
+        """Returns the product with W_c for a loop with gradients; None without gradients: the layer is called."""
         return LoopProduct(*matrix_of(self.out_proj, like), dtype) if torch.is_grad_enabled() else None
 
     def forward(
@@ -319,10 +316,10 @@ class LuongAttention(nn.Module):
         mask: Tensor | None,
         combine: LoopProduct | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Maps s (batch, time, d) to attentional states (batch, time, d) and weights (batch, 1, time, source).
+        """Computes attentional states (batch, time, d) and weights (batch, 1, time, source) of s (batch, time, d).
 
         Args:
-            keys, values: what `project_source` returned.
+            keys, values: the results of `project_source`.
             mask: (batch, 1, 1, source), added to the scores; None: the whole source is read.
             combine: `loop_product`, or None.
         """
@@ -335,7 +332,7 @@ class LuongAttention(nn.Module):
 
 
 def additive_mask(mask: Tensor | None, like: Tensor) -> Tensor | None:
-    """Makes (batch, source), 0 at padding, (batch, 1, 1, source), 0 at what is read and a very low number elsewhere."""
+    """Converts a mask (batch, source), 0 at padding, to (batch, 1, 1, source): the lowest number there, 0 elsewhere."""
     if mask is None:
         return None
     hidden = torch.zeros(mask.shape, dtype=like.dtype, device=mask.device)
@@ -343,7 +340,7 @@ def additive_mask(mask: Tensor | None, like: Tensor) -> Tensor | None:
 
 
 class RNNEncoderLayer(GradientCheckpointingLayer):
-    """A BiLSTM layer, equation 1 of rnn.py, with dropout on what it reads, but for the first layer."""
+    """A BiLSTM layer, equation 1 of rnn.py, with dropout on its input in all layers but the first."""
 
     def __init__(self, config: Any, layer_idx: int):
         super().__init__()
@@ -351,12 +348,12 @@ class RNNEncoderLayer(GradientCheckpointingLayer):
         self.dropout = nn.Dropout(config.dropout if layer_idx else 0.0)
 
     def forward(self, states: Tensor, packing: Packing | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Maps (batch, source, d_model) to the same, and to the last h and c, (batch, d_model)."""
+        """Returns h of all positions (batch, source, d_model) and the last h and c (batch, d_model) of states."""
         return self.lstm(self.dropout(states), packing)
 
 
 class RNNDecoderLayers(GradientCheckpointingLayer):
-    """All decoder layers and their attention, equations 5 to 7 of rnn.py, as every position needs the one before."""
+    """All decoder layers and their attention, equations 5 to 7 of rnn.py, computed together at each position."""
 
     def __init__(self, config: Any):
         super().__init__()
@@ -376,15 +373,15 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
         real: Tensor | None,
         record: bool = False,
     ) -> tuple[Tensor, ...]:
-        """Returns attentional states, weights over the source, states behind the positions, and outputs of all layers.
+        """Returns attentional states, weights over the source, states after the positions, and outputs of all layers.
 
         Args:
             embeds: (batch, target, d_model).
             start: the state before the first position, (batch, rows, d_model): h and c of every layer from below, and
                 with input feeding the attentional state.
-            keys, values, mask: of the source, as `LuongAttention` takes them.
+            keys, values, mask: of the source, as for `LuongAttention`.
             real: which positions are not padding, (batch, target); None: all.
-            record: whether the state behind every position is wanted, or behind the last alone.
+            record: whether to return the state after every position, or after the last alone.
 
         Returns: (batch, target, d_model), (batch, 1, target, source), (batch, target or 1, rows, d_model), and for
             every layer (batch, target, d_model).
@@ -393,12 +390,12 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
         with in_own_precision(embeds):
             exact = self.lstms[0].weight_ih_l0.dtype
             embeds, start, keys, values = (x.to(exact) for x in (embeds, start, keys, values))
-            if self.fed or record or torch.compiler.is_exporting():  # a graph has one position
+            if self.fed or record or torch.compiler.is_exporting():  # exported graphs have one position
                 return self.loop(embeds, start, (keys, values, mask), real, record, number)
             return self.all_at_once(embeds, start, (keys, values, mask), real)
 
     def all_at_once(self, states: Tensor, start: Tensor, source: tuple, real: Tensor | None) -> tuple[Tensor, ...]:
-        """Runs every layer in one call: nothing that a position reads depends on the attention of an earlier one."""
+        """Runs every layer in one call, without input feeding: no position reads an earlier attentional state."""
         packing, ends, outputs = Packing.of(real), [], []
         for index, lstm in enumerate(self.lstms):
             inputs = self.dropout(states) if index else states
@@ -420,12 +417,12 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
         record: bool,
         number: torch.dtype,
     ) -> tuple[Tensor, ...]:
-        """Runs position by position; products are in `number`, the state is not."""
+        """Runs position by position; products are computed in the dtype `number`, the state is kept in its own."""
         inner, source = self.inner_products(number), (*source, self.attention.loop_product(embeds, number))
         state, steps, ends = list(start.unsqueeze(2).unbind(1)), [], []
         for position, gates in enumerate(self.outer_gates(embeds).unsqueeze(2).unbind(1)):
             attentional, weights, after = self.step(gates, state, inner, source)
-            if real is not None:  # at padding everything stays as it is
+            if real is not None:  # at padding the state stays unchanged
                 here = real[:, position, None, None]
                 after = [torch.where(here, new, old) for new, old in zip(after, state)]
             state = after
@@ -436,11 +433,11 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
         return torch.cat(outputs, 1), torch.cat(maps, 2), torch.cat(ends, 1), *(torch.cat(x, 1) for x in layers)
 
     def outer_gates(self, embeds: Tensor) -> Tensor:
-        """Computes what the first layer's gates have of the embeddings (..., d_model): (..., 4 d_model)."""
+        """Computes the first layer's product with the embeddings (..., d_model), and its biases: (..., 4 d_model)."""
         return self.lstms[0].outer_gates(embeds)
 
     def inner_products(self, number: torch.dtype | None = None) -> list[LoopProduct]:
-        """Returns every layer's product with what is known at a position alone, and the bias that is left to add."""
+        """Returns every layer's product for the loop, of all inputs but embeddings; with biases but in the first."""
         first, *upper = self.lstms
         lowest = LoopProduct(first.inner_product(self.fed)[0], None, number)
         products = (lstm.inner_product(lstm.input_size) for lstm in upper)
@@ -449,18 +446,18 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
     def step(
         self, gates: Tensor, state: list[Tensor], inner: list[LoopProduct], source: tuple
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Takes one position of every sentence, or of every beam: (batch, beams, ...).
+        """Computes one position of every sentence, or of every beam: (batch, beams, ...).
 
         Args:
             gates: `outer_gates` of the embeddings (batch, beams, 4 d_model).
             state: the rows, (batch, beams, d_model) each.
             inner: `inner_products`.
-            source: keys, values, mask and, if wanted, `loop_product`, as `LuongAttention` takes them.
+            source: keys, values, mask and, optionally, `loop_product`: the arguments of `LuongAttention`.
 
         Returns: the attentional state, the weights (batch, 1, beams, source), the new rows.
         """
         rows: list[Tensor] = []
-        read = state[-1:] if self.fed else []  # what a layer reads beside its own last h
+        read = state[-1:] if self.fed else []  # inputs of a layer beside its own last h
         for index, product in enumerate(inner):
             products = product(torch.cat([*read, state[2 * index]], dim=-1))
             hidden, cell = lstm_cell(products if index else products + gates, state[2 * index + 1])

@@ -1,4 +1,4 @@
-"""The simpler simple recurrent unit (SSRU): in place of the decoder's self-attention, one state that a gate forgets.
+"""The simpler simple recurrent unit (SSRU): replaces the decoder's self-attention by a gated recurrence of one state.
 
 Reference: Kim, Junczys-Dowmunt, Hassan, Fikri Aji, Heafield, Grundkiewicz and Bogoychev 2019, "From Research to
 Production and Back: Ludicrously Fast Neural Machine Translation", section 4.3; the decoder of Firefox's models and of
@@ -12,11 +12,11 @@ Marian's with transformer-decoder-autoreg: rnn and dec-cell: ssru.
 x is the sublayer's input, (batch, target, d_model).
 (1) f_t = sigmoid(W_f x_t + b_f)      (2) c_t = f_t c_{t-1} + (1 - f_t) W x_t, c_0 = 0      (3) h_t = relu(c_t)
 
-h is the sublayer's output: there is no projection behind it, and W has no bias. In decoding c is the whole state of a
-layer. All products are outside the scan, which is in float32 at least. The state passes padding of the target
-unchanged. As in Marian the decoder begins with a vector of zeros: the embedding of decoder_start_token_id, which begins
-as zeros and, as long as it is, stays so in training (not inside a torch.compile of the whole decoder).
-Departs: Marian can also drop inputs of the unit (dropout-rnn, 0 unless told); the sublayer's dropout is all there is.
+h is the sublayer's output, without a further projection, and W has no bias. In decoding c is the whole state of a
+layer. All products are outside the scan, which is in float32 at least. Padding of the target leaves the state
+unchanged. As in Marian the decoder's first input is zeros: the embedding of decoder_start_token_id is initialised with
+zeros and, while it is zeros, gets no gradient (but in a torch.compile of the whole decoder).
+Departs: Marian's dropout-rnn, dropout on the unit's inputs (0 by default), is missing; there is the sublayer's dropout.
 """
 
 from typing import Any, Literal, cast
@@ -37,10 +37,10 @@ from .transformer import Decoder, TransformerForConditionalGeneration, Transform
 
 @strict
 class SSRUConfig(TransformerConfig):
-    """The baseline's fields, those with other defaults as Marian and the engines of its students have them, and:
+    """The baseline's fields, some with Marian's defaults, and:
 
     Args:
-        decoder_autoregression: how a decoder layer reads the target before it.
+        decoder_autoregression: how a decoder layer reads the earlier positions of the target.
     """
 
     model_type = "mlnmt-ssru"
@@ -57,7 +57,7 @@ class SSRUConfig(TransformerConfig):
 
 
 class SSRU(nn.Module):
-    """Equations 1 to 3. It has no heads; the states in its slot are (batch, steps, 1, d_model)."""
+    """The unit, equations 1 to 3. It has no heads; the states in its slot are (batch, steps, 1, d_model)."""
 
     def __init__(self, config: SSRUConfig, heads: int, layer_idx: int = 0, is_causal: bool = True):
         super().__init__()
@@ -68,7 +68,10 @@ class SSRU(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, cache: Cache | None = None, **kwargs
     ) -> tuple[Tensor, None]:
-        """Maps x (batch, target, d_model) to h, the same shape, and no weights; the mask is an attention's."""
+        """Computes h from x (batch, target, d_model), the same shape; returns it and None in place of weights.
+
+        attention_mask: as of a self-attention; only its padding is used.
+        """
         cache = getattr(cache, "self_attention_cache", cache)
         length, slot, start, before = hidden_states.shape[1], cast(Any, None), None, None
         real = real_positions(attention_mask, 0 if cache is None else cache.get_seq_length(self.layer_idx), length)
@@ -82,7 +85,7 @@ class SSRU(nn.Module):
         if real is not None:
             forget = forget.masked_fill(~real.unsqueeze(-1), 1.0)
         added = (1 - forget) * inputs
-        if before is not None or length == 1:  # a step of a search: of all beams the state before is known
+        if before is not None or length == 1:  # a step of a search: the states before all beams are known
             states = added if before is None else torch.addcmul(added, forget, before.squeeze(1).to(exact))
         else:
             states = recur(added, forget, None if start is None else start.squeeze(1).to(exact))  # (2)
@@ -113,11 +116,11 @@ class SSRUDecoderLayer(DecoderLayer):
 
 
 class KeepZeros:
-    """A hook of an embedding's gradient: a row of zeros gets none."""
+    """A hook on the gradient of an embedding's weight: sets it to 0 for the given row, while that row is all zeros."""
 
     def __init__(self, weight: Tensor, row: int):
         self.weight, self.row = ref(weight), row
-        # A copy of the weight, which stands in its place for a step in half precision, is gone when the gradient comes.
+        # In half precision the weight may be a copy for one step, freed before the gradient is computed: ask it now.
         self.learns = None if weight.is_leaf else weight.detach()[row].any()
 
     def __call__(self, gradient: Tensor) -> Tensor:
@@ -128,7 +131,7 @@ class KeepZeros:
 
 
 class SSRUDecoder(Decoder):
-    """The baseline's decoder with the layers above."""
+    """The baseline's decoder with `SSRUDecoderLayer`s."""
 
     config: SSRUConfig
     layer_class = SSRUDecoderLayer
@@ -140,9 +143,9 @@ class SSRUDecoder(Decoder):
             module.weight[self.config.decoder_start_token_id] = 0.0
 
     def look_up(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-        """Looks up as the baseline does; a first vector of zeros gets no gradient, nor from the output projection."""
+        """Looks up embeddings as the baseline does, and in training registers `KeepZeros` for the start token's row."""
         weight: Any = self.embed_tokens.weight
-        hooks = weight._backward_hooks or {}  # neither a copy nor a loaded model takes hooks along
+        hooks = weight._backward_hooks or {}  # copied and loaded models have lost their hooks
         if self.training and weight.requires_grad and not any(isinstance(x, KeepZeros) for x in hooks.values()):
             weight.register_hook(KeepZeros(weight, self.config.decoder_start_token_id))
         return super().look_up(input_ids, inputs_embeds)

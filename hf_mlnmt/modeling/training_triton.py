@@ -1,14 +1,14 @@
-"""Triton kernels of what a training step computes beside its products: each reads and writes its tensors once.
+"""Triton kernels for a training step's operations other than linear layers: each reads and writes its tensors once.
 
-| kernel | computes | its twin |
+| kernel | computes | reference |
 | --- | --- | --- |
 | residual | z = x + dropout(f); LN(z), LN(x) or z, and their gradients | `Sublayer` in layers.py |
 | attention | equation 1 of attention.py for a short sentence and a head | PyTorch's attention |
 | activation | the gradient through relu, and that of the bias before it | autograd |
 | loss | equation 1 of loss.py from logits, which become its gradient | `_ProjectedCrossEntropy` |
 
-All arithmetic is in float32, whatever the tensors are; the factors of a product are as the tensors. Dropout keeps an
-element where a hash of its number and of 64 drawn bits says so: the way back asks the hash again, and no mask is kept.
+All arithmetic is in float32, but products of matrices have factors in the tensors' dtype. Dropout keeps an element if a
+hash of its index and 64 random bits is at least the rate: backward computes the hash again, and no mask is stored.
 Triton is optional: without it this file still imports, and `AVAILABLE` is False.
 """
 
@@ -24,26 +24,26 @@ try:
     import triton.language as tl
 
     AVAILABLE = True
-except ImportError:  # a reader of the Hub's code need not have it
+except ImportError:  # users of code from the Hub need not install Triton
     AVAILABLE, triton = False, None  # type: ignore[assignment]
 
     class tl:  # type: ignore[no-redef]
-        """A stand-in for what the kernels' signatures name."""
+        """A stand-in for triton.language in the kernels' signatures."""
 
         constexpr = int
 
 
 logger = logging.get_logger(__name__)
 
-PROGRAMS = 264  # as many share the rows where sums over all of them are asked for: two for each processor of an H100
+PROGRAMS = 264  # programs that share the rows where sums over all rows are computed: two for each processor of an H100
 
 
-# Wherever these lie: a batch has them as parts of something else, its graph has not.
+# Arguments whose alignment must not lead to other code: in a batch they may be parts of tensors, in its graph not.
 _ANYWHERE = ("seed", "mask", "labels", "losses")
 
 
 def kernel(*varying: str) -> Any:
-    """Compiles by `triton.jit`, once for all values of the `varying` numbers; without Triton, does nothing."""
+    """Returns `triton.jit` as a decorator, to compile once for all values of `varying`; without Triton the identity."""
     if not AVAILABLE:
         return lambda function: function
     return triton.jit(do_not_specialize=varying, do_not_specialize_on_alignment=_ANYWHERE)
@@ -51,7 +51,7 @@ def kernel(*varying: str) -> Any:
 
 @kernel()
 def _kept(seed, place, rate):
-    """Returns which elements dropout keeps: Wellons' hash triple32, the seed's halves inside."""
+    """Returns which elements dropout keeps, by Wellons' hash triple32 of `place` and both halves of the seed."""
     bits = place.to(tl.uint32) + seed.to(tl.uint32)
     bits = (bits ^ (bits >> 17)) * 0xED5AD4BB
     bits = (bits ^ (bits >> 11) ^ (seed >> 32).to(tl.uint32)) * 0xAC4C1B51
@@ -136,7 +136,7 @@ def _weights(
     q, k, mask, seed, sentence, head, heads, i, j, target, source, mask_batch, mask_head, mask_query, mask_key, scale,
     rate, masked: tl.constexpr, causal: tl.constexpr, dropped: tl.constexpr,
 ):  # fmt: skip
-    """Returns the softmax of the scores, 0 in a row that sees nothing, and 1 / (1 - rate) or 0 for each weight."""
+    """Returns attention weights, 0 in a row that is all masked, and dropout's factors, 1 / (1 - rate) or 0."""
     scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     seen = (i < target)[:, None] & (j < source)[None, :]
     if causal:
@@ -247,7 +247,7 @@ def _loss_kernel(
     label = tl.load(labels + row)
     counts = label >= 0
     place = tl.where(counts & (label < width), label, 0)
-    chosen = tl.load(here + place).to(tl.float32)  # before anything is written
+    chosen = tl.load(here + place).to(tl.float32)  # read before the gradient overwrites it
     if biased:
         chosen += tl.load(bias + place).to(tl.float32)
     top = float("-inf")
@@ -278,7 +278,7 @@ def _loss_kernel(
 
 
 def _tiles(width: int) -> tuple[int, int]:
-    """Returns the rows that a program holds at once, and the width as a power of 2."""
+    """Returns how many rows a program holds at once, and the width rounded up to a power of 2."""
     wide = triton.next_power_of_2(width)
     return max(1, 4096 // wide), wide
 
@@ -287,9 +287,10 @@ def residual_forward(
     states: Tensor, computed: Tensor | None, seed: Tensor | None, weight: Tensor | None, bias: Tensor | None,
     rate: float, eps: float,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
-    """Computes LN(states + dropout(computed)), without what is None (`seed`: no dropout), of contiguous tensors.
+    """Computes LN(states + dropout(computed)) of contiguous tensors; None for `computed`, `seed` (dropout) or `weight`
+    (LN) leaves that part out.
 
-    Returns it, and mean and 1 / deviation of every row, (rows,), for the way back.
+    Returns the result, and for backward mean and 1 / deviation of every row, (rows,).
     """
     width = states.shape[-1]
     rows, output = states.numel() // width, torch.empty_like(states)
@@ -309,7 +310,7 @@ def residual_backward(
     gradient: Tensor, states: Tensor, computed: Tensor | None, seed: Tensor | None, weight: Tensor | None,
     means: Tensor | None, scales: Tensor | None, rate: float,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
-    """Returns the gradients of states, computed, weight and bias; of the last two in float32."""
+    """Returns the gradients of states, computed, weight and bias in `residual_forward`; the last two in float32."""
     width = states.shape[-1]
     rows = states.numel() // width
     gradient = gradient.contiguous()
@@ -331,12 +332,12 @@ def residual_backward(
 
 
 def _or(tensor: Tensor | None, otherwise: Tensor) -> Tensor:
-    """Returns a pointer for an argument that is not there; its flag keeps it from being read."""
+    """Returns the tensor or, for None, another one as a pointer that the kernel does not read."""
     return otherwise if tensor is None else tensor
 
 
 def _of_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[list[int], list[int], int]:
-    """Returns the strides, the sizes of the tiles, and the warps of a program."""
+    """Returns the strides of all four tensors, the sizes of the tiles, and the number of warps of a program."""
     batch, heads, target, width = query.shape
     strides = [x.stride(axis) for x in (query, key, value) for axis in (0, 2, 1)]
     strides += [0] * 4 if mask is None else mask.expand(batch, heads, target, key.shape[2]).stride()
@@ -344,15 +345,15 @@ def _of_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
     return strides, tiles, WARPS.get(tiles[0] * tiles[1]) or (2 if tiles[0] * tiles[1] < 1024 else 8)
 
 
-WARPS = {32 * 32: 2, 32 * 64: 4, 64 * 64: 4}  # of a program, by the scores that it holds
+WARPS = {32 * 32: 2, 32 * 64: 4, 64 * 64: 4}  # warps of a program, by the number of scores that it holds
 
 
 def attention_forward(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor | None, scale: float, rate: float,
     causal: bool,
 ) -> Tensor:  # fmt: skip
-    """Computes the attention of query (batch, heads, target, d_h) over key and value (batch, heads, source, d_h), of
-    any strides but 1 for d_h; mask as of PyTorch's attention. Returns (batch, target, heads, d_h)."""
+    """Computes the attention of query (batch, heads, target, d_h) over key and value (batch, heads, source, d_h), with
+    stride 1 in d_h and any others; mask as of PyTorch's attention. Returns (batch, target, heads, d_h)."""
     batch, heads, target, width = query.shape
     output = query.new_empty(batch, target, heads, width)
     strides, tiles, warps = _of_attention(query, key, value, mask)
@@ -367,7 +368,7 @@ def attention_backward(
     gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor | None,
     scale: float, rate: float, causal: bool, by_query: Tensor, by_key: Tensor, by_value: Tensor,
 ) -> None:  # fmt: skip
-    """Writes the gradients into the last three, which have the strides of query, key and value."""
+    """Writes the gradients of query, key and value into `by_query`, `by_key` and `by_value`, of the same strides."""
     strides, tiles, warps = _of_attention(query, key, value, mask)
     batch, heads, target, width = query.shape
     _attention_backward_kernel[(batch * heads,)](
@@ -378,7 +379,7 @@ def attention_backward(
 
 
 def activation_backward(gradient: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the gradients, before relu gave `hidden`, of the states and, in float32, of a bias (width,)."""
+    """Returns the gradients of relu's input, `hidden` being its output, and of a bias (width,) in it, in float32."""
     width = hidden.shape[-1]
     rows, gradient, tile, block = hidden.numel() // width, gradient.contiguous(), 32, 128
     programs = min(triton.cdiv(rows, tile), 64)
@@ -393,8 +394,8 @@ def activation_backward(gradient: Tensor, hidden: Tensor) -> tuple[Tensor, Tenso
 def loss_in_place(
     logits: Tensor, bias: Tensor | None, labels: Tensor, losses: Tensor, smoothing: float, differentiated: bool
 ) -> None:
-    """Writes equation 1 of loss.py of every row of logits (rows, vocabulary) into losses (rows,), 0 where the label is
-    negative; and, if it is to be `differentiated`, the gradient into the logits."""
+    """Writes equation 1 of loss.py for every row of logits (rows, vocabulary) into losses (rows,), 0 where the label is
+    negative; if `differentiated`, overwrites the logits with their gradient."""
     rows, width = logits.shape
     block = min(8192, triton.next_power_of_2(width))
     _loss_kernel[(rows,)](
@@ -405,16 +406,16 @@ def loss_in_place(
 
 @cache
 def works(device: torch.device) -> bool:
-    """Returns whether Triton runs something there: it needs a C compiler, and a card that is not too old."""
+    """Returns whether Triton can run a kernel on the device: it needs a C compiler, and a GPU that is not too old."""
     try:
         activation_backward(*torch.zeros(2, 1, 1, device=device))
         return True
-    except Exception as error:  # whatever a compiler or a driver raises
+    except Exception as error:  # compilers and drivers can raise any exception
         logger.warning("training: Triton does not work here, which costs time: %s", error)
         return False
 
 
-# What fused.py asks for: None where Triton is missing.
+# The kernels by name, for fused.py; None where Triton is missing.
 _FUNCTIONS = (
     residual_forward, residual_backward, attention_forward, attention_backward, activation_backward,
     loss_in_place,

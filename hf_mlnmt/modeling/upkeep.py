@@ -1,10 +1,10 @@
-"""Keeps up a model beside its computation: checks its config and the options of generate(), warns of padding in the
-wrong place, checks that tables can be resized, and adds what a saved model needs.
+"""Checks and repairs around a model's computation: checks its config and the options of generate(), warns of padding on
+the wrong side, checks that embeddings can be resized, keeps ties in the config, and saves code beside weights.
 
-Fills the slot `configuration.upkeep`: code beside published weights does without it. There nothing is checked, and
-Transformers copies the code of a class that it loaded as a repository's own (`register_for_auto_class`). A
-published model that the installed package has loaded keeps only the pointer to its code, config.json's `auto_map`, and
-what is saved of it could not be loaded without the package: so the code is copied here.
+Fills the slot `configuration.upkeep`, which is empty in code beside published weights. There nothing is checked, and
+Transformers copies the code of a class that it loaded from a repository (`register_for_auto_class`). A published model
+that was loaded by the installed package has only the pointer to its code, config.json's `auto_map`: so that its saved
+copies load without the package, the code is copied here.
 """
 
 import shutil
@@ -24,7 +24,7 @@ _ON_THE_RIGHT = "tokenizer.padding_side = 'right', and pad there what you pad yo
 
 
 def check_fields(config: Any) -> None:
-    """Refuses the baseline's fields that no model can be built of. Raises: ValueError, which names the field."""
+    """Raises ValueError, naming the field, for values of the baseline's fields with which no model can be built."""
     sides = [side for side in ("decoder", "encoder") if hasattr(config, f"{side}_layers")]
     sizes = [f"{side}_{size}" for side in sides for size in ("layers", "ffn_dim")]
     for field in (*sizes, "vocab_size", "d_model", "max_position_embeddings"):
@@ -57,11 +57,10 @@ def check_fields(config: Any) -> None:
 
 
 def copy_code(pointers: Mapping[str, Any], source: Path, target: Path) -> dict[str, Any]:
-    """Copies what `auto_map` points to, with all that it imports, from one folder into another; returns the new
-    pointers.
+    """Copies the files that `auto_map` points to, and all that they import, to another folder; returns new pointers.
 
-    pointers: Auto class -> "file.Class", or "owner/name--file.Class", which then no longer needs that repository. A
-    pointer to code that is not in `source` stays as it is.
+    pointers: Auto class -> "file.Class", or "owner/name--file.Class", whose repository the copy no longer needs. A
+    pointer to a file that is not in `source` stays unchanged.
     """
     copied = dict(pointers)
     for auto_class, pointer in pointers.items():
@@ -82,9 +81,9 @@ def copy_code_of(config: Any, folder: Any) -> None:
 
 
 def note_ties(model: Any) -> None:
-    """Has the config say which tables are one: PEFT, and whoever sets a weight, changes one without the other.
+    """Writes into the config which weights are tied now: PEFT, or a user who sets a weight, may have untied them.
 
-    What is one is saved once; a Trainer that goes on does not miss the other (`_keys_to_ignore_on_save`).
+    A tied weight is saved once; `_keys_to_ignore_on_save` tells a resumed Trainer not to expect the others.
     """
     tied = model._tied_weights_keys or {}
     pairs = {key: (model.get_parameter(key), model.get_parameter(source)) for key, source in tied.items()}
@@ -95,9 +94,9 @@ def note_ties(model: Any) -> None:
 
 
 def state_to_save(model: Any, state_dict: Any) -> Any:
-    """Returns the `state_dict` that `save_pretrained` is to write; None: the model's own, whose ties the config says.
+    """Returns the `state_dict` for `save_pretrained` to write; None: the model's own, with the ties in its config.
 
-    Where encoder and output have one table and the decoder another, which no config says, three tables are saved.
+    Where encoder and output share a weight and the decoder has another, which no config can say, all three are saved.
     """
     note_ties(model)
     own = (model._tied_weights_keys or {}).keys() - model.get_expanded_tied_weights_keys()
@@ -115,16 +114,16 @@ def check_resizing(model: Any) -> None:
 
 
 def asked_for(name: str, arguments: dict[str, Any], *configs: Any) -> Any:
-    """Takes an option of generate() out of the call's arguments, else of the first config that has it; else None."""
+    """Removes an option of generate() from the arguments; returns its value there, or in the first config with one."""
     given = [arguments.pop(name, None), *(getattr(config, name, None) for config in configs)]
     return next((value for value in given if value is not None), None)
 
 
 def take_options(arguments: dict[str, Any], *configs: Any) -> dict[str, Any]:
-    """Takes the options that Transformers lack out of a call's arguments, as a prepared config is to have them."""
+    """Removes the options that Transformers lack from a call's arguments; returns the fields of a prepared config."""
     own = {name: asked_for(name, arguments, *configs) for name in ("recombine", "draws", "without_replacement")}
     groups = asked_for("num_beam_groups", arguments, *configs)
-    # Under Transformers' name for groups generate() would look for a loop on the Hub.
+    # With num_beam_groups above 1 Transformers' generate() would look for a loop on the Hub.
     return {**own, "groups": None if groups == 1 else groups, "num_beam_groups": 1}
 
 
@@ -135,7 +134,7 @@ def check_options(config: Any) -> None:
 
 
 def wrong_option(config: Any) -> str | None:
-    """Says what is wrong with the options of a prepared config that Transformers do not have; None: nothing."""
+    """Returns an error message for wrong options in a prepared config, of those that Transformers lack; else None."""
     k, groups, draws, beams = config.recombine, config.groups, config.draws, config.num_beams
     distinct = config.without_replacement
     searches, penalty = beams > 1 and not config.do_sample, getattr(config, "diversity_penalty", None)

@@ -1,7 +1,7 @@
-"""Search: what generate() finds, for the models of this package; `floors_of_text` decides how, `explain` says it.
+"""The search of generate() for this package's models; `floors_of_text` chooses its implementation, `explain` names it.
 
-A call of generate() comes through prepare.py, where its way is drawn, and then to `run`, which searches on the first
-floor that knows what is asked:
+A call of generate() goes through prepare.py, which lists its steps, and then to `run`, which searches with the first
+of these implementations, called floors, that supports the call:
 
 | floor | file | runs for |
 | --- | --- | --- |
@@ -12,7 +12,7 @@ floor that knows what is asked:
 
 Each step of loop.py calls `TransformerDecoder` (transformer.py): on a CPU the compiled step of cpu/step.py, for a
 decoder of the baseline's layers or SSRU, without dropout, adapters or autocast; else the model's own modules.
-A step of a beam search is there four times, its parts numbered as in strategies.py:
+A step of a beam search is implemented four times, its parts numbered as in strategies.py:
 
 | part | strategies.py | gpu/static_shapes.py | gpu/kernels.py | cpu/search.c |
 | --- | --- | --- | --- | --- |
@@ -21,9 +21,9 @@ A step of a beam search is there four times, its parts numbered as in strategies
 | (3) go on | `go_on` | `Stage.choose_beams` | `_beams_kernel` | `take_beams` |
 | (4) close | `close` | `Stage.choose_beams` | `_beams_kernel` | `take_beams` |
 
-The parts, each in one file for all loops:
+The parts that all loops share:
 
-| part | file | face |
+| part | file | interface |
 | --- | --- | --- |
 | search strategies | strategies.py; those beside it: the table there | `SearchStrategy`; of beams `candidates` |
 | hypotheses that go on, finished ones, length penalties | hypotheses.py | `Hypotheses`, `Chains`, `Record` |
@@ -31,11 +31,11 @@ The parts, each in one file for all loops:
 | a model's decoder | decoder.py; decoders.py lists them | `begin`, `step` |
 | its state | the same | `expand`, `reorder`, `select` |
 | a decoder step in compiled code | cpu/step.py, cpu/native.py, cpu/search.c | `CompiledStep` |
-| what is remembered of a model, and of options | known.py, prepare.py | `known`, `Prepared` |
+| what is kept between calls of a model, and of options | known.py, prepare.py | `known`, `Prepared` |
 
-It is fast because the beams of a sentence are neighbouring positions of one sequence (cache.py), so that no keys and
-values are copied; sentences that have ended leave the batch (rules.py); and the best tokens are found by one call of
-compiled code for each step, which looks into few blocks of the vocabulary (search.c).
+The search is fast because the beams of a sentence are neighbouring positions of one sequence (cache.py), so that no
+keys and values are copied; sentences that have ended leave the batch (rules.py); and the best tokens are found by one
+call of compiled code for each step, which looks into few blocks of the vocabulary (search.c).
 """
 
 import threading
@@ -71,11 +71,11 @@ from hf_mlnmt.search.strategies import (
 
 __all__ = ["decoder_of", "explain", "run", "what_is_around", "why_not"]
 logger = logging.get_logger(__name__)
-_OF_THREAD = threading.local()  # `explains`: the call under way is to say its floor, and not to search
+_OF_THREAD = threading.local()  # `explains`: while `explain` runs, `run` raises `_Explained` instead of searching
 
 
 class Floor(NamedTuple):
-    """A floor of the search, why a call gets it, and the search itself; that returns None to leave it to the next."""
+    """An implementation of the search: name, why a call gets it, and the function, which returns None if it cannot."""
 
     name: str
     reason: str
@@ -86,11 +86,11 @@ class Floor(NamedTuple):
 
 
 class _Explained(Exception):
-    """The call under way was to say its floor alone, which is the exception's one argument."""
+    """Ends the call of generate() that `explain` makes; the one argument is the floor that would have searched."""
 
 
 def explain(model: Any, sentences: int = 1, **options: Any) -> str:
-    """Returns which floor of the search a call generate(**options) with so many sentences gets, and why.
+    """Returns which floor would search for generate(**options) with this number of sentences, and why.
 
     Nothing is searched. The answer is that of `run` itself, and does not depend on earlier calls.
     """
@@ -108,10 +108,10 @@ def explain(model: Any, sentences: int = 1, **options: Any) -> str:
 def run(
     model: Any, input_ids: Any, processors: Any, criteria: Any, config: Any, arguments: Any, sources: Any = None
 ) -> Any:
-    """Searches on the first floor that knows what is asked; returns what generate() does, or None: Transformers' must.
+    """Searches by the first floor that supports the call; returns generate()'s result, or None: Transformers must.
 
     Args:
-        input_ids ... arguments: what generate() hands to its loop; arguments by keyword in `arguments`.
+        input_ids ... arguments: what generate() passes to its loop, the keyword arguments in `arguments`.
         sources: `UnencodedSources` of a call whose options were prepared before; input_ids is None then.
     """
     given = processors, criteria, config, arguments
@@ -126,9 +126,9 @@ def run(
 
 
 def floors_of_call(model: Any, input_ids: Any, *given: Any) -> Iterator[Floor]:
-    """Yields the floor for a call that Transformers has prepared, its sources encoded; arguments as of `run`."""
+    """Yields the one floor of a call that Transformers has prepared and encoded; the arguments are those of `run`."""
     processors, criteria, config, arguments = given
-    known(model)  # compares it with what it was, once for a call: prepare.py does it for the others
+    known(model)  # compares the model with its kept state, once a call; prepare.py does so for the calls it prepares
     if other := why_not(model, criteria, config, arguments):
         stop_if_preparing(None, None, input_ids, *given)
         yield Floor("Transformers' loop", f"because of {other}", lambda: None)
@@ -136,7 +136,7 @@ def floors_of_call(model: Any, input_ids: Any, *given: Any) -> Iterator[Floor]:
     rules = Rules(processors, criteria)
     decoder, strategy = decoder_of(model)(model, arguments), strategy_of(rules, config)
     stop_if_preparing(decoder, strategy, input_ids, *given)
-    copies = max(config.num_beams, config.num_return_sequences)  # of a sentence, by Transformers' preparation
+    copies = max(config.num_beams, config.num_return_sequences)  # rows that Transformers has made of each sentence
     prompt = input_ids[::copies]
     encoded = partial(SourceBatch.take, arguments["encoder_outputs"], arguments.get("attention_mask"), copies)
     slow = static_shapes.why_not(decoder, strategy, rules, prompt) or "options that are no plain values"
@@ -144,7 +144,7 @@ def floors_of_call(model: Any, input_ids: Any, *given: Any) -> Iterator[Floor]:
 
 
 def floors_of_text(model: Any, sources: UnencodedSources, *given: Any) -> Iterator[Floor]:
-    """Yields the floor for a call that prepare.py has prepared, and the next one where a search has returned None."""
+    """Yields the floors of a call that prepare.py has prepared, fastest first; the next where one has found None."""
     (_, criteria, config, arguments), (ids, mask, _, wanted, rules) = given, sources
     if (ready := sources.ready(model)) is not None:
         reason = "one sentence without padding on a CPU, of a family and options that search.c knows"
@@ -170,9 +170,9 @@ def _loop_floor(
     encoded: Callable[[], SourceBatch],
     slow: Any,
 ) -> Floor:
-    """Returns the floor of loop.py. encoded: gives the sources; slow: why there are no steps of static shapes."""
+    """Returns the floor of loop.py. encoded: returns the encoded sources; slow: why static shapes do not serve."""
 
-    def search() -> Any:  # keeps no source, so that sentences that leave the batch leave the memory too
+    def search() -> Any:  # holds no reference to the sources, so that those of sentences that leave the batch are freed
         batch = loop.SearchBatch(decoder, encoded(), max(config.num_beams, config.num_return_sequences))
         return loop.search(batch, prompt, strategy(batch, prompt, rules, config))
 
@@ -181,7 +181,7 @@ def _loop_floor(
 
 
 def strategy_of(rules: Rules, config: Any) -> type[SearchStrategy]:
-    """Returns the search strategy that is asked for."""
+    """Returns the search strategy that the generation config and the constraints among the rules ask for."""
     if rules.constraints is not None:
         return Constrained
     if config.num_beams == 1:
@@ -195,7 +195,7 @@ def strategy_of(rules: Rules, config: Any) -> type[SearchStrategy]:
 
 
 def why_not(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -> str | None:
-    """Names something that was asked for and that the loops of this package do not know, or returns None."""
+    """Names an option or property of the call that this package's loops do not support, or returns None."""
     decoder = decoder_of(model)
     if decoder is None:
         return f"the class {type(model).__name__} from {type(model).__module__}"
@@ -223,7 +223,7 @@ def why_not(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -
         return "a cache that was given"
     mask = arguments.get("attention_mask")
     if mask is not None and not bool(mask.any(dim=1).all()):
-        return "a source that is masked altogether"  # what attention over nothing is depends on its implementation
+        return "a source that is masked altogether"  # implementations of attention differ where all is masked
     if not isinstance(arguments.get("encoder_outputs"), ModelOutput):
         return "encoder_outputs that are no output of an encoder"
     if others := [name for name, value in arguments.items() if isinstance(value, Tensor) and name not in HANDLED]:

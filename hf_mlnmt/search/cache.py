@@ -1,19 +1,19 @@
-"""The slots of a search's cache: one set of keys and values for each sentence, whatever the number of beams.
+"""The cache of a search: one row of keys and values for each sentence, whatever the number of beams.
 
 The beams of a step are neighbours on the time axis: step i of W beams holds the slots (prompt + i W) .. (prompt + i W +
-W - 1), and a mask says which slots are a beam's own history. So beams move without any key or value being copied, the
-source's keys and values are there once for each sentence, and a layer sees nothing but a longer sequence. State that
-cannot be shared that way (a convolution's window, an attention's memory) is a row of each beam, which moves with it.
+W - 1), and a mask marks which slots are a beam's own history. So beams are reordered without copying keys or values,
+the source's keys and values are stored once for each sentence, and a layer sees only a longer sequence. State that
+cannot be shared that way (a convolution's window, an attention's memory) has a row for each beam, which is reordered.
 
 | class | what it keeps |
 | --- | --- |
 | BeamCacheLayer | keys and values of a decoder layer |
-| BeamConvolutionCacheLayer, BeamRecurrentCacheLayer | these, and a state of each beam |
+| BeamConvolutionCacheLayer, BeamRecurrentCacheLayer | the same, and a state of each beam |
 | SourceCacheLayer | the source's keys and values |
-| Growing, Fixed | where layers keep it: buffers that grow, for the loop; one place, for steps of static shapes |
+| Growing, Fixed | the storage of layers: buffers that grow, for the loop; of fixed size, for steps of static shapes |
 
 Before `expand` the positions of a call are those of the prompt, one row for each sentence; after it they are the beams
-of one step, and what an attention asks of its slot (modeling/caches.py) is answered for each beam.
+of one step, and the methods that an attention calls (modeling/caches.py) return the state of each beam.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,34 +28,34 @@ from hf_mlnmt.modeling.caches import RecurrentCacheLayer, RecurrentState
 from hf_mlnmt.modeling.dual_context import ConvolutionCacheLayer, windows
 
 BLOCK = 16
-LARGE = 2**20  # numbers in a buffer whose old place is worth handing back
+LARGE = 2**20  # numbers in a buffer from which on the memory of the one it replaces is returned to the system
 
 
 def whole_blocks(length: int) -> int:
-    """Returns the next multiple of BLOCK."""
+    """Returns the smallest multiple of BLOCK that is at least `length`."""
     return -(-length // BLOCK) * BLOCK
 
 
 def with_spare_slots(length: int) -> int:
-    """Returns how many slots a buffer for `length` has: half as many more, so that most steps need no larger one."""
+    """Returns how many slots to allocate for `length`: half as many more, so that few steps need a larger buffer."""
     return whole_blocks(length + length // 2 + BLOCK)
 
 
 def put(place: Tensor | None, tensor: Tensor) -> Tensor:
-    """Returns the tensor, copied into `place` if there is one already."""
+    """Copies the tensor into `place`, or, where that is None, into new memory; returns the copy."""
     return tensor.clone(memory_format=torch.contiguous_format) if place is None else place.copy_(tensor)
 
 
 def put_rows(place: Tensor, rows: Tensor) -> Tensor:
-    """Lets beam i, counted through all sentences, go on from beam rows[i]: place (sentences, beams, ...)."""
+    """Copies in `place` (sentences, beams, ...) row rows[i] of all beams to row i, and returns `place`."""
     return place.copy_(place.view(len(rows), -1).index_select(0, rows).view(place.shape))
 
 
 class Growing:
-    """Buffers with room to grow: keys (sentences, heads, d_h, slots) and values (sentences, heads, slots, d_h).
+    """Buffers that grow: keys (sentences, heads, d_h, slots) and values (sentences, heads, slots, d_h).
 
-    Keys lie transposed, which makes the product with the queries several times faster on a CPU; and what a layer gets
-    is padded to whole blocks of slots, because softmax is slow over fewer than 16.
+    Keys are stored transposed, which makes the product with the queries several times faster on a CPU; returned keys
+    and values are padded to whole blocks of slots, because softmax is slow over fewer than 16.
     """
 
     key_buffer: Any = None
@@ -65,25 +65,25 @@ class Growing:
         self.size = self.end = 0
 
     def begin(self, keys: Tensor, values: Tensor) -> None:
-        """Makes empty buffers for keys and values of this form (sentences, heads, any, d_h)."""
+        """Makes empty buffers for keys and values of the given shapes (sentences, heads, any, d_h)."""
         self.key_buffer = keys.new_zeros(*keys.shape[:2], keys.shape[3], 0)
         self.value_buffer = values.new_zeros(*values.shape[:2], 0, values.shape[3])
 
     def write(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Writes new slots behind the others; returns all, with zeros up to a whole block."""
+        """Appends keys and values (sentences, heads, new, d_h); returns those of all slots, padded to whole blocks."""
         if self.key_buffer is None:
             self.begin(keys, values)
         new = keys.shape[2]
         start = self.extend(new)
         self.key_buffer.narrow(3, start, new).copy_(keys.transpose(2, 3))
         self.value_buffer.narrow(2, start, new).copy_(values)
-        if self.end != whole_blocks(self.size):  # else what is seen of the buffers is the same as before
+        if self.end != whole_blocks(self.size):  # else the views returned before still hold
             self.end = whole_blocks(self.size)
             self.seen = self.key_buffer[..., : self.end].transpose(2, 3), self.value_buffer[:, :, : self.end]
         return self.seen
 
     def extend(self, new: int) -> int:
-        """Counts `new` slots more, in larger buffers if need be; returns the first of them, to write from there."""
+        """Reserves `new` slots more, in larger buffers if need be; returns the index of the first."""
         start, self.size = self.size, self.size + new
         capacity = self.value_buffer.shape[2]
         if self.size > capacity:
@@ -91,21 +91,21 @@ class Growing:
         return start
 
     def _replace(self, keys: Tensor, values: Tensor, blank: int) -> None:
-        """Takes buffers with so many blank slots behind; large old ones go back to the system."""
+        """Replaces the buffers by keys and values with `blank` slots of zeros after them; frees large old ones."""
         self.key_buffer, self.end = nn.functional.pad(keys, (0, blank)), 0
         self.value_buffer = nn.functional.pad(values, (0, 0, 0, blank))
         if values.device.type == "cpu" and self.value_buffer.numel() >= LARGE:
             return_memory()
 
     def select(self, sentences: Tensor) -> None:
-        """Keeps these sentences."""
+        """Drops all sentences but the given ones (indices)."""
         if self.key_buffer is not None:
             self.key_buffer = self.key_buffer.index_select(0, sentences)
             self.value_buffer = self.value_buffer.index_select(0, sentences)
             self.end = 0
 
     def select_slots(self, slots: Tensor) -> None:
-        """Keeps these slots of each sentence, (sentences, kept)."""
+        """Drops all slots of each sentence but the given ones (sentences, kept)."""
         if self.key_buffer is None:
             return
         self.size = slots.shape[1]
@@ -115,22 +115,22 @@ class Growing:
         self._replace(keys, values, with_spare_slots(self.size) - self.size)
 
     def keep(self, states: Tensor, place: Tensor | None, rows: Tensor | None = None) -> Tensor:
-        """Returns states (sentences, beams, ...), or with `rows` for each beam the state of that row of all beams."""
+        """Returns states (sentences, beams, ...), with `rows` reordered: row i of all beams is their row rows[i]."""
         return states if rows is None else states.flatten(0, 1).index_select(0, rows).view(states.shape)
 
 
 class Fixed:
-    """Tensors that stay where they are: keys and values (sentences, heads, slots, d_h)."""
+    """Keys and values (sentences, heads, slots, d_h) in tensors of fixed size, which CUDA graphs need."""
 
     size = 0
 
     def __init__(self, slots: int, places: list[Tensor]):
-        """Takes the number of slots, and a list whose one tensor says which slots are written next, (new,)."""
+        """Stores the number of slots, and a list with one tensor: the indices of the slots to write next, (new,)."""
         self.slots, self.places = slots, places
         self.buffers: list[Tensor] = []
 
     def write(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Writes new slots; returns all."""
+        """Writes keys and values to the slots `places[0]`; returns those of all slots."""
         if not self.buffers:
             self.buffers = [x.new_zeros(*x.shape[:2], self.slots, x.shape[3]) for x in (keys, values)]
         for buffer, new in zip(self.buffers, (keys, values)):
@@ -138,7 +138,7 @@ class Fixed:
         return self.buffers[0], self.buffers[1]
 
     def keep(self, states: Tensor, place: Tensor | None, rows: Tensor | None = None) -> Tensor:
-        """Puts what `Growing.keep` returns into `place`."""
+        """Copies the states that `Growing.keep` returns into `place`, or new memory if None; returns the copy."""
         if place is None:
             return put(None, states)
         if rows is None:
@@ -153,7 +153,7 @@ class Fixed:
 class SourceCacheLayer(DynamicLayer):
     """The source's keys and values of one attention, written once: (sentences, heads, source, d_h)."""
 
-    _layer_type = None  # DynamicCache(config=...) must not choose it
+    _layer_type = None  # DynamicCache(config=...) must not choose this class
     keys: Any = None
     values: Any = None
 
@@ -165,13 +165,13 @@ class SourceCacheLayer(DynamicLayer):
         return self.keys, self.values
 
     def select(self, sentences: Tensor, source_length: int) -> None:
-        """Keeps these sentences, and the first `source_length` positions."""
+        """Drops all sentences but the given ones (indices), and the positions from `source_length` on."""
         self.keys = self.keys.transpose(2, 3)[..., :source_length].index_select(0, sentences).transpose(2, 3)
         self.values = self.values[:, :, :source_length].index_select(0, sentences)
 
 
 class FixedSourceCacheLayer(SourceCacheLayer):
-    """`SourceCacheLayer` in one place."""
+    """A `SourceCacheLayer` whose tensors keep their memory: later sources are copied into it."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
         self.is_initialized = True
@@ -180,7 +180,7 @@ class FixedSourceCacheLayer(SourceCacheLayer):
 
 
 class BeamCacheLayer(DynamicLayer):
-    """Keys and values of a decoder layer, in a storage."""
+    """Keys and values of a decoder layer, stored in a `Growing` or a `Fixed`."""
 
     _layer_type = None
 
@@ -189,7 +189,7 @@ class BeamCacheLayer(DynamicLayer):
         self.storage = storage
 
     def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
-        """Writes the new slots; returns the keys and values of all."""
+        """Writes keys and values of the new positions; returns those of all slots."""
         self.is_initialized = True
         return self.storage.write(key_states, value_states)
 
@@ -197,30 +197,30 @@ class BeamCacheLayer(DynamicLayer):
         return self.storage.size
 
     def expand(self, width: int) -> None:
-        """Gives each sentence `width` beams behind its prompt, one row: they share what is there."""
+        """Does nothing: the `width` beams of a sentence all read its one row of keys and values."""
 
     def reorder(self, rows: Tensor) -> None:
-        """Lets beam i, counted through all sentences, go on from beam rows[i]: the mask says so, nothing moves."""
+        """Does nothing: keys and values stay in their slots, and the reordered mask marks each beam's history."""
 
     def select(self, sentences: Tensor, source_length: int) -> None:
-        """Keeps these sentences."""
+        """Drops all sentences but the given ones (indices)."""
         self.storage.select(sentences)
 
 
 class BeamStateLayer(BeamCacheLayer):
-    """A slot with a state for each beam: `states` (sentences, prompt, ...), then (sentences, beams, ...)."""
+    """A cache layer with a state for each beam: `states` (sentences, prompt, ...), later (sentences, beams, ...)."""
 
     counts_positions = False
     states: Any = None
-    place: Any = None  # where `storage` keeps the states of beams
-    of_beams = False
+    place: Any = None  # the memory in which `storage` keeps the states of beams
+    of_beams = False  # whether `expand` was called
 
     def real_positions(self, real: Tensor | None) -> Tensor | None:
-        """Returns those of the prompt as the mask says; beams are all real."""
+        """Returns the mask of the prompt's positions; None for beams, which are all real."""
         return None if self.of_beams else real
 
     def keep(self, rows: Tensor | None = None) -> None:
-        """Keeps the states of all beams, or for each beam that of a row."""
+        """Stores the states of all beams; with `rows` beam i gets the state of beam rows[i]."""
         self.states = self.place = self.storage.keep(self.states, self.place, rows)
 
     def expand(self, width: int) -> None:
@@ -237,10 +237,10 @@ class BeamStateLayer(BeamCacheLayer):
 
 
 class BeamConvolutionCacheLayer(BeamStateLayer):
-    """`ConvolutionCacheLayer` in a search; the state is the window, (sentences, prompt or beams, (f - 1) d_model)."""
+    """The search's `ConvolutionCacheLayer`; the state is the window, (sentences, prompt or beams, (f - 1) d_model)."""
 
     def windows(self, inputs: Tensor, kept: int) -> Tensor:
-        """Joins inputs (sentences, prompt or beams, d_model) to the `kept` before each: (..., (kept + 1) d_model)."""
+        """Puts the `kept` inputs before it in front of each (sentences, prompt or beams, d_model), concatenated."""
         if self.of_beams:
             seen = torch.cat([self.states, inputs], dim=-1)
         else:
@@ -250,7 +250,7 @@ class BeamConvolutionCacheLayer(BeamStateLayer):
 
 
 class BeamRecurrentCacheLayer(BeamStateLayer, RecurrentState):
-    """`RecurrentCacheLayer` in a search; the state is (sentences, prompt or beams, heads, width)."""
+    """The search's `RecurrentCacheLayer`; the state is (sentences, prompt or beams, heads, width)."""
 
     over_source = False  # whether the state has a number for each position of the source
 
@@ -259,22 +259,22 @@ class BeamRecurrentCacheLayer(BeamStateLayer, RecurrentState):
         self.kept_of_source: dict[str, Tensor] = {}
 
     def of_source(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
-        """Returns `compute()` of the source: computed at the prompt, and again when sentences have left."""
+        """Returns `compute()`, a function of the source, kept from the prompt on until sentences leave the batch."""
         kept = self.kept_of_source.get(name)
         if kept is None or not self.of_beams:
             kept = self.kept_of_source[name] = self.storage.keep(compute(), kept)
         return kept
 
     def last_state(self) -> Tensor | None:
-        """Returns that behind the prompt, (sentences, heads, width). Beams have none in common."""
+        """Returns the state after the prompt (sentences, heads, width); None at its start, and for beams."""
         return None if self.states is None or self.of_beams else self.states[:, -1]
 
     def states_before(self, length: int) -> Tensor | None:
-        """Returns the state of every beam, (sentences, heads, beams, width)."""
+        """Returns each beam's state (sentences, heads, beams, width); before `expand` as `RecurrentState` does."""
         return self.states.transpose(1, 2) if self.of_beams else super().states_before(length)
 
     def append_states(self, states: Tensor) -> None:
-        """Takes the states behind each position of the prompt or each beam: (sentences, positions, heads, width)."""
+        """Stores the states after each position of the prompt or each beam: (sentences, positions, heads, width)."""
         self.states = states
 
     def select(self, sentences: Tensor, source_length: int) -> None:
@@ -284,7 +284,7 @@ class BeamRecurrentCacheLayer(BeamStateLayer, RecurrentState):
             self.states = self.states[..., :source_length]
 
 
-# The slot of a search for each kind of slot of Transformers' cache.
+# The cache layer of a search for each class of layers in Transformers' cache.
 BEAM_LAYERS: dict[type, type[BeamCacheLayer]] = {
     DynamicLayer: BeamCacheLayer,
     ConvolutionCacheLayer: BeamConvolutionCacheLayer,
@@ -293,13 +293,13 @@ BEAM_LAYERS: dict[type, type[BeamCacheLayer]] = {
 
 
 class BeamCache(EncoderDecoderCache):
-    """Slots for the target, shared by the beams of a sentence; the source's keys and values once for each sentence."""
+    """The cache of all decoder layers: target slots that a sentence's beams share, and the source's keys and values."""
 
     def __init__(self, kinds: Iterable[type], storage: Callable[[], Any] = Growing, of_source: Any = SourceCacheLayer):
-        """Takes the kinds of the slots of every decoder layer, classes in BEAM_LAYERS, and where layers keep what."""
+        """Makes a layer for each class in `kinds` (keys of BEAM_LAYERS), and later of `of_source` for the source."""
         target, source = DynamicCache(), DynamicCache()
         target.layers = [BEAM_LAYERS[kind](storage()) for kind in kinds]
         source.layer_class_to_replicate = of_source
         super().__init__(target, source)
         self.target_layers: list[Any] = target.layers
-        self.source_layers: list[Any] = source.layers  # filled when the source is read
+        self.source_layers: list[Any] = source.layers

@@ -1,26 +1,24 @@
-"""Beam search for hypotheses that have given phrases in them: vectorised dynamic beam allocation.
+"""Beam search for hypotheses that contain given phrases: vectorised dynamic beam allocation.
 
 References: Post and Vilar 2018, "Fast Lexically Constrained Decoding with Dynamic Beam Allocation for Neural Machine
 Translation"; Hu et al. 2019, "Improved Lexically Constrained Decoding for Translation and Monolingual Rewriting".
 
 A constraint is met when one of its alternatives, each a sequence of tokens, is somewhere in the hypothesis; a
-constraint that is asked for n times, when n of them are. Where a hypothesis stands is a node of one automaton for each
-sentence (Aho and Corasick 1975: a trie of all alternatives, and where a mismatch falls back to) and how often it has
-met each constraint; its bank is the number of constraint tokens that it has: of each constraint its longest
-alternative's, as often as it is met, and the tokens so far of an alternative that is begun.
+constraint that is asked for n times, when n alternatives are. The state of a hypothesis is a node of its sentence's
+automaton (Aho and Corasick 1975: a trie of all alternatives with failure links) and how often it has met each
+constraint. Its bank is its number of constraint tokens: for each time a constraint is met the length of its longest
+alternative, plus the tokens so far of an alternative that is begun.
 
 A step, over all sentences together:
-1. Candidates are the best tokens of every beam, as many as it could at most take beams, and all tokens of the
-   sentence's constraints.
+1. Candidates are the width + end tokens best tokens of every beam, and all tokens of the sentence's constraints.
 2. A token that would end a hypothesis before all constraints are met is no candidate.
-3. The candidates of each bank are ranked by score, and beams are given to the best of every bank, then to the second
-   best, and so on, the fullest bank first: a bank that has too few leaves its beams to the others.
-4. Those of the chosen that end are finished hypotheses, as in `BeamSearch`; the next beams are the others in that
-   order.
+3. The candidates of each bank are ranked by score. Beams go to the best candidate of every bank, then to every second
+   best, and so on, the fullest bank first; a bank with too few candidates leaves its beams to the others.
+4. Chosen candidates that end are finished hypotheses, as in `BeamSearch`; the next beams are the others in that order.
 
-A sentence without constraints has one bank, and step 3 is the order of the scores: it is searched as ever. The search
-of a sentence with constraints ends as soon as no beam can be among the hypotheses that are returned, by the measure of
-`early_stopping`: few beams are in the fullest bank, and `num_beams` finished hypotheses would take many steps more.
+A sentence without constraints has one bank, and step 3 is the order of the scores: plain beam search. The search of a
+sentence with constraints ends as soon as no open beam can be among the hypotheses that are returned, by the bound of
+`early_stopping`: few beams are in the fullest bank, and `num_beams` finished hypotheses would need many more steps.
 """
 
 from collections import Counter, deque
@@ -38,12 +36,12 @@ from hf_mlnmt.search.strategies import BeamSearch, Candidates, best_continuation
 
 
 class Automaton(NamedTuple):
-    """The automata of all sentences, padded: which symbol is which token, and where symbols lead to.
+    """The automata of all sentences, padded: the token of each symbol, and the node that each symbol leads to.
 
-    `alphabet` (sentences, symbols), -1 where there is none; `goto` (sentences, nodes, 1 + symbols), symbol 0 stands for
-    all other tokens; `met` (sentences, nodes, constraints), what ends at a node; `begun` (the same), how many tokens of
-    it a node has; `sizes` (sentences, constraints), the longest alternative, 0 where there is no constraint; `times`
-    (the same), how often it is to be met.
+    `alphabet` (sentences, symbols): tokens, -1 for padding; `goto` (sentences, nodes, 1 + symbols): the next node,
+    symbol 0 for all other tokens; `met` (sentences, nodes, constraints): whether an alternative of the constraint ends
+    at the node; `begun` (the same shape): how many tokens of an alternative lead to the node; `sizes` (sentences,
+    constraints): length of the longest alternative, 0 for padding; `times` (the same shape): how often to be met.
     """
 
     alphabet: Tensor
@@ -80,8 +78,8 @@ class Automaton(NamedTuple):
         return cls(*(part.to(device) for part in (alphabet, goto, met, begun, sizes, times)))
 
     def follow(self, nodes: Tensor, met: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Follows tokens from nodes, (sentences, any) each; returns these, and how often constraints are met, no more
-        than they are to be: (sentences, any, constraints)."""
+        """Follows tokens from nodes, (sentences, any) each; returns the nodes reached, and how often each constraint is
+        met then, counted up to `times`: (sentences, any, constraints)."""
         same = tokens.unsqueeze(-1) == self.alphabet.unsqueeze(1)  # (sentences, any, symbols)
         symbols = torch.where(same.any(-1), 1 + same.int().argmax(-1), 0)
         sentence = torch.arange(len(nodes), device=nodes.device).unsqueeze(-1)
@@ -89,7 +87,7 @@ class Automaton(NamedTuple):
         return nodes, torch.minimum(met + self.met[sentence, nodes], self.times.unsqueeze(1))
 
     def banks(self, nodes: Tensor, met: Tensor) -> Tensor:
-        """Counts the constraint tokens that there are: (sentences, any)."""
+        """Returns the bank, the number of constraint tokens, of each hypothesis: (sentences, any)."""
         sentence = torch.arange(len(nodes), device=nodes.device).unsqueeze(-1)
         begun = self.begun[sentence, nodes].masked_fill(self.all_met(met), 0)
         return (met * self.sizes.unsqueeze(1)).sum(-1) + begun.amax(-1)
@@ -99,14 +97,15 @@ class Automaton(NamedTuple):
         return met >= self.times.unsqueeze(1)
 
     def keep(self, sentences: Tensor) -> "Automaton":
-        """Keeps these sentences (indices)."""
+        """Returns the automata of the given sentences (indices)."""
         return Automaton(*(part[sentences] for part in self))
 
 
 def _build(
     constraints: Sequence[Sequence[Phrase]],
 ) -> tuple[list[int], list[tuple[list[int], set[int], dict[int, int]]]]:
-    """Returns the alphabet, and of each node: where each token leads, constraints met there, tokens of those begun."""
+    """Returns a sentence's alphabet, and of each node: the next node by symbol, the constraints met there, and for each
+    constraint begun there the number of its tokens so far."""
     tokens = sorted({token for constraint in constraints for phrase in constraint for token in phrase})
     children: list[dict[int, int]] = [{}]
     ends: list[set[int]] = [set()]
@@ -125,7 +124,7 @@ def _build(
             ends[node].add(number)
     falls, goto = [0] * len(children), [[0] * len(tokens) for _ in children]
     waiting = deque([0])
-    while waiting:  # a node comes after all that are less deep
+    while waiting:  # breadth first: the failure link of a node leads to a node that is less deep, and done
         node = waiting.popleft()
         for symbol, token in enumerate(tokens):
             behind = goto[falls[node]][symbol] if node else 0
@@ -141,10 +140,10 @@ def _build(
 
 
 def allocated(sums: Tensor, banks: Tensor) -> Tensor:
-    """Returns the order in which candidates get beams, from their scores and banks: (sentences, candidates) each."""
+    """Returns candidates' indices in the order in which they get beams (3); all are (sentences, candidates)."""
     by_score = sums.argsort(dim=1, descending=True, stable=True)
     possible = is_possible(sums).gather(1, by_score)
-    banks = torch.where(possible, banks.gather(1, by_score), -1)  # what is impossible has a bank of its own
+    banks = torch.where(possible, banks.gather(1, by_score), -1)  # impossible candidates: bank -1
     by_bank = banks.argsort(dim=1, descending=True, stable=True)
     banks = banks.gather(1, by_bank)
     places = torch.arange(sums.shape[1], device=sums.device).expand_as(banks)
@@ -156,9 +155,9 @@ def allocated(sums: Tensor, banks: Tensor) -> Tensor:
 
 
 class Constrained(BeamSearch):
-    """Beam search for hypotheses that meet their sentence's constraints; a beam carries a node and what it has met.
+    """Beam search for hypotheses that meet their sentence's constraints; each beam has a node and counts of those met.
 
-    Raises: UserError for one beam, or recombination, or another number of sentences.
+    Raises: UserError for one beam, with recombination or groups, or for constraints of another number of sentences.
     """
 
     counts_impossible = False
@@ -194,7 +193,7 @@ class Constrained(BeamSearch):
         return sums.gather(1, order), beams.gather(1, order), tokens.gather(1, order)
 
     def go_on(self, sums: Tensor, last: Tensor) -> Tensor:
-        """Lets the first that are not the last go on, in their order."""
+        """Makes the first candidates that do not end the next open beams, in their order; returns their indices."""
         places = last.int().argsort(dim=1, stable=True)[:, : self.batch.width]
         running = sums.masked_fill(last | ~is_possible(sums), IMPOSSIBLE)
         torch.gather(running, 1, places, out=self.beams.running)
@@ -208,7 +207,7 @@ class Constrained(BeamSearch):
         return running.masked_fill(~is_possible(running), -torch.inf).amax(1)
 
     def close(self) -> Tensor:
-        """Closes sentences with constraints earlier: as soon as no beam can be among the hypotheses returned."""
+        """Also closes sentences with constraints as soon as no open beam can be among the hypotheses returned."""
         open_ = super().close()
         worst = self.beams.best[:, self.config.num_return_sequences - 1]
         open_ &= ~self.automaton.sizes.any(1) | (self.highest() / self.length_penalties()[1] > worst)
@@ -221,7 +220,8 @@ class Constrained(BeamSearch):
 
 
 def _candidates(log_probs: Tensor, alphabet: Tensor, of_beam: int) -> tuple[Tensor, Tensor]:
-    """Returns log P and tokens (sentences, width, candidates): the best of every beam, and the whole alphabet once."""
+    """Returns log P and tokens (sentences, width, candidates): the `of_beam` best of every beam, then the alphabet's
+    tokens, with minus infinity where a token is padding or already among the best."""
     sentences, width, vocabulary = log_probs.shape
     rows = log_probs.reshape(-1, 1, vocabulary)
     best, _, tokens = best_continuations(rows, rows.new_zeros(len(rows), 1), min(of_beam, vocabulary))
@@ -233,5 +233,5 @@ def _candidates(log_probs: Tensor, alphabet: Tensor, of_beam: int) -> tuple[Tens
 
 
 def _of_parents(met: Tensor, parents: Tensor) -> Tensor:
-    """Gathers met (sentences, any, constraints) at these places (sentences, more)."""
+    """Gathers met (sentences, any, constraints) at the indices `parents` (sentences, more)."""
     return met.gather(1, parents.unsqueeze(-1).expand(-1, -1, met.shape[2]))

@@ -1,9 +1,9 @@
-"""The face of a decoder for the loops of a search: two calls, and a state that goes from each call to the next.
+"""The interface of a decoder for the loops of a search: `begin` and `step`, and the state they return and read.
 
-A decoder is a function of tokens and state; all that it knows of a sentence so far (keys and values, the window of a
+A decoder is a function of tokens and state; all that depends on the tokens so far (keys and values, the window of a
 convolution, the context of a recurrent attention, h and c of an LSTM, the states of two models side by side) is in its
-state. Three things happen to a state: a sentence gets beams, beams change places, sentences leave. Every call uses the
-given state up: what it returns takes its place, and may be the same object, changed.
+state. A state has three operations: `expand` to several beams a sentence, `reorder` beams, `select` sentences. After a
+call only the returned state is valid; it may be the given object, changed.
 
 `width` is how many hypotheses of a sentence are searched side by side: num_beams, or the draws of sampling.
 """
@@ -17,23 +17,23 @@ from torch import Tensor
 
 from hf_mlnmt.modeling.releases import CACHE_NAMES
 
-# What generate() gives its loops by keyword, and the loops hand on in another form or not at all.
+# Keyword arguments of generate()'s loops that the loops read themselves: none goes unchanged to the model's forward.
 HANDLED = {
     *("encoder_outputs", "attention_mask", *CACHE_NAMES, "use_cache", "logits_to_keep", "streamer", "synced_gpus")
 }
 
 
 class SourceBatch(NamedTuple):
-    """The sources of the sentences that are being translated, once for each sentence, whatever the width."""
+    """The encoded sources, one row for each sentence that is still in the batch, whatever the width."""
 
     outputs: Any  # the encoder's output, its tensors (sentences, ...)
     real: Tensor  # (sentences, source), False at padding
 
     @classmethod
     def take(cls, outputs: Any, mask: Tensor | None, width: int) -> SourceBatch:
-        """Takes what generate() hands to its loops, where every sentence is there `width` times, and keeps one copy.
+        """Builds the batch from generate()'s encoder output, keeping one of the `width` equal rows of a sentence.
 
-        outputs: generate()'s own container (modeling/generation.py); it is emptied, so that the other copies are freed.
+        outputs: generate()'s own container (modeling/generation.py); emptied, so that the other rows are freed.
         mask: (sentences x width, source), or None where nothing is padding.
         """
         states = outputs.last_hidden_state
@@ -46,7 +46,7 @@ class SourceBatch(NamedTuple):
         return cls(type(outputs)(**tensors), mask[::width].bool())
 
     def select(self, sentences: Tensor | None, length: int | None = None) -> SourceBatch:
-        """Selects sentences (indices; None: all), fitted to a length."""
+        """Returns the batch of the given sentences (indices; None: all), cut or padded to `length` source positions."""
         outputs = {name: fitted(value, sentences, length) for name, value in self.outputs.items()}
         return SourceBatch(type(self.outputs)(**outputs), fitted(self.real, sentences, length))
 
@@ -58,12 +58,12 @@ class SourceTokens(NamedTuple):
     real: Tensor
 
     def select(self, sentences: Tensor, length: int) -> SourceTokens:
-        """Selects sentences (indices), padded to a length."""
+        """Returns the given sentences (indices), cut or padded to `length` source positions."""
         return SourceTokens(*(fitted(tensor, sentences, length) for tensor in self))
 
 
 def fitted(tensor: Tensor, rows: Tensor | None, length: int | None = None, dim: int = 1) -> Tensor:
-    """Selects rows of a tensor (None: all); dimension `dim` is cut to the length, or has zeros behind it."""
+    """Returns the given rows of a tensor (None: all), dimension `dim` cut, or padded with zeros, to `length`."""
     if length is not None and tensor.shape[dim] > length:
         tensor = tensor.narrow(dim, 0, length)
     if rows is not None:
@@ -76,57 +76,55 @@ def fitted(tensor: Tensor, rows: Tensor | None, length: int | None = None, dim: 
 
 
 class DecoderState(Protocol):
-    """The state of every sentence, (sentences, ...), and after `expand` of each of its beams."""
+    """The decoder's state: tensors (sentences, ...), which after `expand` also hold the state of each beam."""
 
     def expand(self, width: int) -> Self:
-        """Gives every sentence `width` beams, all alike."""
+        """Returns the state with `width` equal beams for every sentence."""
 
     def reorder(self, parents: Tensor) -> Self:
-        """Lets beam i of sentence b go on from its beam parents[b, i]; parents (sentences, width)."""
+        """Returns the state where beam i of sentence b has the state of its beam parents[b, i]; (sentences, width)."""
 
     def select(self, sentences: Tensor, source_length: int) -> Self:
-        """Keeps these sentences (indices); none of their sources has a real position behind `source_length`."""
+        """Returns the state of the given sentences (indices); their sources are padding from `source_length` on."""
 
 
 State = TypeVar("State", bound=DecoderState)
 
 
 class Decoder(Protocol[State]):
-    """A model's decoder, for one batch."""
+    """A model's decoder for one batch: reads the prompt, then a token of each beam in every step."""
 
-    normalized: bool  # scores are what a search adds up: nothing may pass them through a softmax first
+    normalized: bool  # scores are summed up as they are, without a log-softmax
 
     def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, State]:
-        """Reads the prompt (sentences, length): scores of what follows it (sentences, 1, vocabulary), and the state."""
+        """Reads the prompt (sentences, length); returns the next scores (sentences, 1, vocabulary) and the state."""
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Reads one token of every beam (sentences, width): scores (sentences, width, vocabulary), and the state.
-
-        The scores may lie in memory that the next step writes into.
-        """
+        """Reads one token of every beam (sentences, width); returns the next scores (sentences, width, vocabulary),
+        whose memory the next step may overwrite, and the state."""
 
 
 def gather_beams(states: Tensor, parents: Tensor) -> Tensor:
-    """Gathers what each beam goes on from: states (sentences, width, ...), parents (sentences, width) -> as states.
+    """Returns states (sentences, width, ...) in which beam i of sentence b has the row of its beam parents[b, i].
 
-    Whole rows are copied; `take_along_dim` would first compute the place of every number.
+    Whole rows are copied; `take_along_dim` would first compute the index of every number.
     """
     return states.flatten(0, 1).index_select(0, rows_of_beams(parents)).view(states.shape)
 
 
 def rows_of_beams(parents: Tensor) -> Tensor:
-    """Returns the beams parents[b, i] of the sentences b (sentences, width) as rows of (sentences x width)."""
+    """Returns b x width + parents[b, i], the rows of parent beams among all beams; parents: (sentences, width)."""
     first = torch.arange(0, parents.numel(), parents.shape[1], device=parents.device).unsqueeze(-1)
     return (parents + first).flatten()
 
 
 def rows_of_sentences(sentences: Tensor, width: int) -> Tensor:
-    """Returns all `width` beams of these sentences (indices) as rows of (sentences x width)."""
+    """Returns the rows, among (sentences x width), of all `width` beams of the given sentences (indices)."""
     return (sentences.unsqueeze(-1) * width + torch.arange(width, device=sentences.device)).flatten()
 
 
 def read_source(attentions: list[tuple[Any, Tensor]], cache: Any) -> None:
-    """Fills the cache for every attention over the source, each with the memory (sentences, source, ...) it reads."""
+    """Writes keys and values of every attention over the source, given with the states it reads, into the cache."""
     for attention, memory in attentions:
         cache.cross_attention_cache.update(*attention.project_source(memory), attention.layer_idx)
         cache.is_updated[attention.layer_idx] = True

@@ -1,8 +1,8 @@
-"""The table of decoders for each model, and those of fused models (modeling/fusion.py): states side by side.
+"""The table of decoders for each model class, and the decoder of fused models (modeling/fusion.py).
 
-A member that is not of this package, any encoder-decoder or causal language model of Transformers, is called as it is
-(`ModuleDecoder`): with a row for every beam and Transformers' own cache, whose keys and values move when beams change
-places, as in Transformers' loops. Sentences that have ended leave its batch too.
+A fused model's member that is not of this package, any encoder-decoder or causal language model of Transformers, is
+called through its forward (`ModuleDecoder`): with a row for every beam and Transformers' own cache, whose keys and
+values are copied when beams are reordered, as in Transformers' loops. Sentences that have ended leave its batch too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hf_mlnmt.search.transformer import LanguageModelDecoder, TransformerDecoder
 
 
 class ModuleState:
-    """The cache, rows (sentences x beams, ...) beam after beam; and of an encoder-decoder what it reads."""
+    """Transformers' cache, with a row for every beam (sentences x beams, ...); and the source of an encoder-decoder."""
 
     def __init__(self, cache: Any, source: SourceBatch | None):
         self.cache, self.source, self.width = cache, source, 1
@@ -42,7 +42,7 @@ class ModuleState:
         return self
 
     def reorder(self, parents: Tensor) -> ModuleState:
-        # What is kept of the source is the same for all beams of a sentence.
+        # The source's keys and values are the same for all beams of a sentence: they need no reordering.
         cache = getattr(self.cache, "self_attention_cache", self.cache)
         cache.reorder_cache(rows_of_beams(parents))
         return self
@@ -56,12 +56,12 @@ class ModuleState:
 
 
 class ModuleDecoder:
-    """The `Decoder` of a model that this package knows nothing of."""
+    """The `Decoder` of a model from outside this package: calls its forward."""
 
     normalized = False
 
     def __init__(self, model: Any, arguments: dict[str, Any]):
-        """Takes the model, and `arguments` for the forward of every step."""
+        """Stores the model, and `arguments`, which every call of its forward gets."""
         self.model, self.arguments = model, arguments
 
     @staticmethod
@@ -91,7 +91,7 @@ class ModuleDecoder:
 
 
 class FusedState(tuple):
-    """The members' states."""
+    """The states of a fused model's members; each operation is applied to all."""
 
     def expand(self, width: int) -> Self:
         return type(self)(state.expand(width) for state in self)
@@ -107,13 +107,13 @@ class FusedDecoder:
     """The `Decoder` of `FusionForConditionalGeneration`."""
 
     def __init__(self, model: Any, arguments: dict[str, Any]):
-        """Takes the model, and what generate() gives its loops by keyword, alpha and beta among it."""
+        """Makes the members' decoders; `arguments`: generate()'s keyword arguments, with alpha and beta or not."""
         self.model, self.normalized = model, model.logits_are_scores
         alpha = arguments.get("alpha")
         factors = model.factors(alpha, arguments.get("beta"))
-        # Of probabilities that are added up: (4.4) is log q / alpha.
+        # The factor by which recombination turns scores into log-probabilities: (4.4) is log q / alpha.
         self.scale = float(model.config.alpha if alpha is None else alpha) if self.normalized else 1.0
-        # (number, translation models first; factor; decoder) of each member whose factor is not 0.
+        # Members whose factor is not 0: number (translation models first), factor, decoder.
         self.members = [
             (number, factor, decoder_of_member(member)(member, {}))
             for number, (factor, member) in enumerate(zip(factors, members_of(model)))
@@ -122,7 +122,7 @@ class FusedDecoder:
 
     @staticmethod
     def why_not(model: Any, arguments: dict[str, Any]) -> str | None:
-        """Names something of a member that cannot be computed, or returns None."""
+        """Names a property of a member that its decoder does not support, or returns None."""
         reasons = (decoder_of_member(member).why_not(member, {}) for member in members_of(model))
         return next(filter(None, reasons), None)
 
@@ -137,14 +137,14 @@ class FusedDecoder:
         return self.combine([decoder.step(tokens, part) for (_, _, decoder), part in zip(self.members, state)])
 
     def source_of(self, number: int, source: SourceBatch) -> SourceBatch:
-        """Returns what a member reads of the source; a language model reads nothing of it."""
+        """Returns the member's own encoder output; the source unchanged where all share one, or for language models."""
         if number >= len(self.model.translation_models) or not hasattr(source.outputs, "member"):
             return source
         return source._replace(outputs=source.outputs.member(number))
 
     def combine(self, steps: Sequence[tuple[Tensor, Any]]) -> tuple[Tensor, FusedState]:
-        """Computes (4.2) without its log-softmax, or (4.4), of the members' logits (sentences, width, vocabulary), as
-        `combine` of the model; on a CPU in the memory of the first. And returns the members' states as one."""
+        """Combines the members' logits (sentences, width, vocabulary) by (4.2) without its log-softmax, or by (4.4), as
+        `combine` of the model does, which may overwrite the first; returns the scores and the members' states."""
         total: Any = None
         for (_, factor, _), (scores, _) in zip(self.members, steps):
             scores = log_softmax(scores) if self.normalized else scores
@@ -160,8 +160,8 @@ def members_of(model: Any) -> list[Any]:
     return [*model.translation_models, *model.language_models]
 
 
-# For these classes and those derived from them; each is made from the model and what generate() gives its loops by
-# keyword, and its `why_not` names what of these it cannot compute.
+# A model class, also for its subclasses, and its decoder. A decoder is made from the model and the keyword arguments of
+# generate()'s loops; its `why_not` names what of these it does not support.
 DECODERS: dict[type, Any] = {
     TransformerForConditionalGeneration: TransformerDecoder,
     RNNForConditionalGeneration: LSTMDecoder,
@@ -171,12 +171,12 @@ DECODERS: dict[type, Any] = {
 
 
 def decoder_of(model: Any) -> Any:
-    """Returns the class of the decoder that searches with a model, or None."""
+    """Returns the decoder class for a model of this package, or None for any other model."""
     if isinstance(model, BridgeForConditionalGeneration):
         return LSTMDecoder if model.config.coders == "rnn" else TransformerDecoder
     return entry_of_class(model, DECODERS)
 
 
 def decoder_of_member(model: Any) -> Any:
-    """Returns the class of a member's decoder: its own, or one for models that this package knows nothing of."""
+    """Returns the decoder class for a member of a fused model: `ModuleDecoder` for models from outside this package."""
     return decoder_of(model) or ModuleDecoder

@@ -1,16 +1,16 @@
-"""The beams of a search: hypotheses that go on, the best finished ones, and the steps that they are read off from.
+"""The beams of a search: open hypotheses, the best finished ones, and the steps from which sequences are rebuilt.
 
 | class | what it holds |
 | --- | --- |
-| Hypotheses | the beams that go on and the finished hypotheses of every sentence |
-| Chains | hypotheses that do not meet: of greedy search and of draws |
-| Record | what was chosen at each step, for the whole batch: sequences are read off at the end |
+| Hypotheses | the open beams and the finished hypotheses of every sentence |
+| Chains | independent hypotheses: of greedy search and of draws |
+| Record | tokens and parents of each step, for the whole batch: sequences are rebuilt at the end |
 
 The rules (strategies.py) are those of `GenerationMixin._update_finished_beams` and `_check_early_stop_heuristic`. With
 `early_stopping` True a sentence is closed once `num_beams` hypotheses are finished; with "never" (4) scores its best
 beam at the longest length, where the penalty favours length.
 
-Tensors stay where they are and no value is read, so that a graph on a card can repeat all of it (static_shapes.py).
+`Hypotheses` and `Chains` change tensors in place and read no value: CUDA graphs can repeat that (static_shapes.py).
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ IMPOSSIBLE = -1.0e9  # Transformers' score of what must not be chosen
 
 
 def is_possible(sums: Tensor) -> Tensor:
-    """Tells which sums are those of a hypothesis, and not of a beam that was joined to another or never began."""
+    """Tells which sums are of real hypotheses: a beam that was joined to another or never began has `IMPOSSIBLE`."""
     return sums > IMPOSSIBLE / 2
 
 
 def length_penalties(config: Any, length: int, longest: int) -> tuple[float, float]:
-    """Returns two length penalties: of a hypothesis of this length, and of the best open one, for the bound that
-    ends a search."""
+    """Returns length^length_penalty for finished hypotheses, and the divisor of the bound on open ones: with
+    early_stopping="never" and a positive length_penalty that of the longest length, else the same."""
     hopeful = config.early_stopping == "never" and config.length_penalty > 0.0
     return length**config.length_penalty, (longest if hopeful else length) ** config.length_penalty
 
 
 def normalized(log_probability: Any, penalty: Any, length: Any) -> Any:
-    """Returns the score of a hypothesis of this length: log P / length^penalty (as `Hypotheses.finish` does)."""
+    """Returns the score of a hypothesis of this length: log P / length^penalty, the score of `Hypotheses.finish`."""
     return log_probability / length**penalty
 
 
 def onward(sums: Tensor, last: Tensor, count: int, out: Any = None) -> Any:
-    """Returns the best `count` candidates whose token does not end their hypothesis: values and indices, as topk."""
+    """Returns values and indices (as topk) of the `count` best candidates, those that end (`last`) after all others."""
     return torch.topk(torch.add(sums, last, alpha=IMPOSSIBLE), count, out=out)
 
 
 class Hypotheses:
-    """The hypotheses of each sentence: (sentences, beams) each.
+    """The open and finished hypotheses of each sentence, in tensors (sentences, beams).
 
-    running: sums of the beams that go on. best: scores of the finished ones, the best first, minus infinity where there
-    is none yet. last: the numbers of the candidates that these ended with. open (sentences,): more can be added.
+    running: sums of log P of open beams. best: scores of finished ones, the best first, minus infinity where there is
+    none yet. last: the number of the candidate that ended each (see `Record`). open (sentences,): search goes on.
     """
 
     def __init__(self, sentences: int, beams: int, early: bool, device: Any):
-        """Begins; `early`: early_stopping=True."""
+        """Allocates the tensors; `early`: whether early_stopping is True."""
         self.early, shape = early, (sentences, beams)
         self.running, self.best = torch.empty(2, *shape, dtype=torch.float32, device=device).unbind()
         self.last, self.order = torch.empty(2, *shape, dtype=torch.long, device=device).unbind()
@@ -66,33 +66,34 @@ class Hypotheses:
         self.begin(sentences)
 
     def begin(self, real: int) -> None:
-        """Begins anew; the sentences behind the first `real` only fill the batch."""
-        self.running.fill_(IMPOSSIBLE)[:, 0] = 0.0  # all beams are alike at first: one stands for all
+        """Resets all tensors for a new search; rows after the first `real` are padding, and closed."""
+        self.running.fill_(IMPOSSIBLE)[:, 0] = 0.0  # all beams are equal at first: only the first is searched from
         self.best.fill_(-torch.inf)
         self.last.fill_(-1)
         self.open.fill_(True)[real:] = False
 
     def move_to(self, other: Any, rows: Tensor, real: int) -> None:
-        """Hands these sentences over; those behind the first `real` only fill the batch."""
+        """Copies the given rows to all rows of `other`; those after the first `real` are padding, and closed."""
         for name in ("running", "best", "last", "open"):
             torch.index_select(getattr(self, name), 0, rows, out=getattr(other, name))
         other.open[real:] = False
 
     def go_on(self, sums: Tensor, last: Tensor) -> Tensor:
-        """Lets the best candidates go on whose token does not end them; returns their places (sentences, beams).
+        """Makes the best candidates that do not end the next open beams; returns their indices (sentences, beams).
 
-        sums, last: (sentences, candidates), the best first.
+        sums, last: (sentences, candidates), the best first; last: the token ends the hypothesis.
         """
         return onward(sums, last, self.order.shape[1], (self.running, self.order)).indices
 
     def finish(self, sums: Tensor, numbers: Tensor, over: Tensor, penalty: Any) -> None:
-        """Adds the best candidates (sentences, beams) that are over to the finished ones; penalty: of their length."""
+        """Merges candidates (sentences, beams) that end (`over`), of score sums / penalty, into the finished ones."""
         new = torch.where(over & self.open.unsqueeze(1), sums / penalty, self.nothing)
         torch.topk(torch.cat([self.best, new], 1), new.shape[1], out=(self.best, self.order))
         torch.gather(torch.cat([self.last, numbers], 1), 1, self.order, out=self.last)
 
     def close(self, highest: Tensor, hope: Any) -> None:
-        """Closes sentences to which nothing can be added; highest (sentences,): no sum will be more than that."""
+        """Closes sentences whose bound `highest` / `hope` on open beams (sentences,) is not above the worst finished
+        score, and with early stopping those with `beams` finished hypotheses."""
         worst = self.best[:, -1]
         self.open &= highest / hope > worst
         if self.early:
@@ -100,7 +101,7 @@ class Hypotheses:
 
 
 class Chains:
-    """Hypotheses that do not meet. going (sentences, width): which go on; open (sentences,): whether any does."""
+    """Independent hypotheses. going (sentences, width): which are open; open (sentences,): whether any of them is."""
 
     def __init__(self, sentences: int, width: int, pad_token: Any, device: Any):
         self.going = torch.empty(sentences, width, dtype=torch.bool, device=device)
@@ -109,12 +110,12 @@ class Chains:
         self.begin(sentences)
 
     def begin(self, real: int) -> None:
-        """Begins anew, as `Hypotheses.begin`."""
+        """Opens the hypotheses of the first `real` sentences and closes the others, which are padding."""
         self.going.fill_(True)[real:] = False
         self.open.fill_(True)[real:] = False
 
     def move_to(self, other: Any, rows: Tensor, real: int) -> None:
-        """Hands these sentences over, as `Hypotheses.move_to`."""
+        """Copies the first `real` of the given rows to `other`; its rows after these are padding, and closed."""
         other.begin(real)
         other.going[:real] = self.going[rows[:real]]
 
@@ -123,7 +124,7 @@ class Chains:
         return torch.where(self.going, tokens, self.pad_token)
 
     def close(self, last: Tensor) -> None:
-        """Ends hypotheses whose token is the last; last: (sentences, width)."""
+        """Closes the hypotheses where `last` (sentences, width) is True."""
         torch.gt(self.going, last, out=self.going)
         if self.going.shape[1] > 1:
             torch.any(self.going, 1, out=self.open)
@@ -132,8 +133,9 @@ class Chains:
 class Record:
     """The tokens chosen in each step, of all sentences of a batch, and their finished hypotheses.
 
-    steps: the sentences' numbers (here,), tokens and parents (here, width) of each. best, last: as in `Hypotheses`, of
-    all sentences; a candidate's number is (step x width + the beam it comes from) x columns + its token.
+    steps: for each step the numbers of the sentences still in the batch (here,), their tokens and parent beams (here,
+    width). best, last: as in `Hypotheses`, of all sentences; a candidate's number is (step x width + parent beam) x
+    columns + token, where `columns` is the size of the vocabulary.
     """
 
     def __init__(self, prompt: Tensor, width: int, config: Any):
@@ -144,7 +146,7 @@ class Record:
         self.steps: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def write(self, ids: Tensor, best: Tensor, last: Tensor, columns: int) -> None:
-        """Writes down the finished hypotheses of these sentences."""
+        """Stores the finished hypotheses of the sentences `ids`."""
         self.best[ids], self.last[ids], self.columns = best, last, columns
 
     def beams(self) -> Any:
@@ -164,7 +166,7 @@ class Record:
         return sampled(torch.cat([prompt, self.chosen()], dim=1), self.config)
 
     def chosen(self) -> Tensor:
-        """Returns the tokens of all steps (sentences x width, steps), padding behind what has ended."""
+        """Returns the tokens of all steps (sentences x width, steps), with padding after the end of a hypothesis."""
         shape = len(self.prompt), len(self.steps), self.width
         columns = self.prompt.new_zeros(shape) + pad_token_of(self.config, self.prompt.device)
         for at, ids, tokens, _ in self.stretches():
@@ -172,10 +174,8 @@ class Record:
         return columns.transpose(1, 2).flatten(0, 1)
 
     def stretches(self) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
-        """Groups steps of the same sentences, for few copies: the first one's number, ids, tokens and parents.
-
-        Tokens and parents: (here, steps, width).
-        """
+        """Yields for steps of the same sentences: the first step, ids, stacked tokens and parents (here, steps,
+        width)."""
         at = 0
         for _, steps in groupby(self.steps, lambda step: id(step[0])):
             ids, tokens, parents = zip(*steps)
@@ -184,12 +184,12 @@ class Record:
 
 
 def pad_token_of(config: Any, device: torch.device) -> Any:
-    """Returns the token that stands behind what has ended, a tensor without dimensions, or 0."""
+    """Returns the token that fills a row after its hypothesis has ended: a tensor without dimensions, or 0."""
     return 0 if config._pad_token_tensor is None else config._pad_token_tensor.to(device)
 
 
 def blank_of(config: Any) -> int:
-    """Returns the token behind shorter hypotheses: padding, or an end where there is no such token."""
+    """Returns the token that fills shorter hypotheses: padding, else the first end token, else -1."""
     pad, ends = config._pad_token_tensor, config._eos_token_tensor
     return int(pad) if pad is not None else -1 if ends is None else int(ends[0])
 
@@ -200,17 +200,17 @@ def sampled(sequences: Any, config: Any) -> Any:
 
 
 def read_off(prompt: Tensor, steps: Tensor, ends: Tensor, scores: Tensor, config: Any) -> Any:
-    """Reads hypotheses off the steps of their search, and returns them as generate() does after a beam search.
+    """Rebuilds hypotheses by following parents back from their ends; returns them as generate() does for beams.
 
     Args:
-        prompt: (sentences, length). scores: of each hypothesis, (sentences, returned).
+        prompt: (sentences, length). scores: of each hypothesis, (sentences, returned). config: the generation config.
         steps: tokens and parents of all beams in each step, (sentences, steps, 2, beams).
-        ends: step, token and beam before of each hypothesis' end, (sentences, returned, 3); step -1: there is none.
+        ends: step, token and parent beam of each hypothesis' end, (sentences, returned, 3); step -1: no hypothesis.
     """
     table, blank, returned = steps.cpu().numpy(), blank_of(config), ends.shape[1]
     last, token, beam = ends.flatten(0, 1).cpu().numpy().T
     sentence = np.arange(len(last)) // returned
-    found = np.empty((2, len(last), last.max() + 1), dtype=np.int64)  # tokens, and beams counted through all sentences
+    found = np.empty((2, len(last), last.max() + 1), dtype=np.int64)  # tokens, and rows of beams
     for at in reversed(range(found.shape[2])):
         chosen, parent = table[sentence, min(at, table.shape[1] - 1), :, beam].T
         beam = np.where(at < last, parent, beam)

@@ -1,8 +1,8 @@
-"""A memory of a model, from one search to the next: `known(model)`, for as long as the model is the same.
+"""A cache of facts about a model between searches: `known(model)`, valid for as long as the model is unchanged.
 
-Every call of generate() asks once whether it is: modules with their attributes, parameters and buffers are compared one
-by one, without a call of Python's for each; of weights where they lie and PyTorch's count of their changes in place; of
-PEFT's layers what switches adapters. What follows from all that is found once (`Known.fact`).
+Every call of generate() checks that once: it compares the attributes, parameters and buffers of all modules, without a
+Python call for each; of weights the address and PyTorch's count of in-place changes; of PEFT's layers the attributes
+that switch adapters. Facts derived from an unchanged model are computed once (`Known.fact`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 class Known:
-    """A model as it was when it was looked through.
+    """The attributes, modules and weights of a model at the time of construction, and facts derived from them.
 
-    state: another number for another model, or one that was changed. weights: its parameters and buffers.
+    state: a hash of them all, which differs for another or a changed model. weights: parameters and buffers.
     """
 
     def __init__(self, model: Any):
-        self.modules = list(model.modules())[1:]  # without the model, or it would never be freed
+        self.modules = list(model.modules())[1:]  # without the model: a reference would keep it in memory
         self.others = list(map(vars, self.modules))
         self.parts = self._parts(model)
         marks = [type(model), *chain.from_iterable(self.parts)]
@@ -45,7 +45,7 @@ class Known:
         self.facts: dict[str, Any] = {}
 
     def _parts(self, model: Any) -> list[tuple[Any, ...]]:
-        """Returns the attributes, modules, parameters and buffers of each module."""
+        """Returns names and values of the attributes, and the submodules, parameters and buffers, of each module."""
         parts = [vars(model), *self.others]
         return [(*part, *part.values(), *chain.from_iterable(map(dict.values, _TABLES(part)))) for part in parts]
 
@@ -55,24 +55,24 @@ class Known:
         return [list(map(Tensor.data_ptr, self.weights)), changes, switches]
 
     def holds(self, model: Any) -> bool:
-        """Tells whether the model is the same still."""
+        """Tells whether this is the same model, unchanged since construction."""
         try:
             return type(model) is self.kind and self._parts(model) == self.parts and self._places() == self.places
-        except (RuntimeError, ValueError):  # another tensor, which is neither equal nor not
+        except (RuntimeError, ValueError):  # a tensor was replaced: comparing two tensors gives no truth value
             return False
 
     def is_hooked(self, model: Any) -> bool:
-        """Tells whether a module has forward hooks, or all have."""
+        """Tells whether a module has forward hooks, or hooks for all modules are registered."""
         parts = [vars(model), *self.others]
         return any(chain.from_iterable(map(_HOOKS, parts))) or _has_any_global_hook()
 
     def is_altered(self, model: Any) -> bool:
-        """Tells whether calling a module does more than its class says: hooks, another forward, dropout, autocast."""
+        """Tells whether a module computes something else than its class: hooks, replaced forward, dropout, autocast."""
         dropout = any(isinstance(part, nn.Dropout) and part.training for part in self.modules)
         return dropout or self.is_replaced or self.is_hooked(model) or torch.is_autocast_enabled(model.device.type)
 
     def fact(self, name: str, find: Callable[[], Any]) -> Any:
-        """Returns `find()`, or what it returned before for this state of the model."""
+        """Returns `find()`, called only the first time that the fact `name` is asked for."""
         if name not in self.facts:
             self.facts[name] = find()
         return self.facts[name]
@@ -81,7 +81,7 @@ class Known:
 def known(model: Any, again: bool = True) -> Known:
     """Returns the `Known` of a model, a new one where the model has changed.
 
-    again: whether to compare the model with it; False: the call under way has done so.
+    again: whether to compare the model with the kept `Known`; False where the present call has done so.
     """
     found = _KNOWN.get(model)
     if found is None or (again and not found.holds(model)):
@@ -90,16 +90,16 @@ def known(model: Any, again: bool = True) -> Known:
 
 
 def what_is_around(model: Any, again: bool = True) -> str | None:
-    """Names what was put around a model that acts on its decoder's calls as Transformers' loops make them, or None."""
+    """Names a change to a model that only Transformers' loops apply (overridden method, hook), or returns None."""
     for name in ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation"):
         if getattr(getattr(model, name), "__func__", None) is not getattr(GenerationMixin, name):
             return f"a {name} of its own"
-    # Accelerate's forward computes what the class's does, in a precision or on a device of its own.
+    # Accelerate's replaced forward is allowed: the same computation in another precision or on another device.
     if "forward" in vars(model) and not any(hasattr(model, name) for name in ("_original_forward", "_old_forward")):
         return "a forward that was put in the place of its own"
     if not known(model, again).is_hooked(model):
         return None
-    encoder = set(model.get_encoder().modules())  # generate() calls these itself, in all loops
+    encoder = set(model.get_encoder().modules())  # called as modules in all loops, so their hooks are allowed
     others = [module for module in model.modules() if module not in encoder]
     if any(part._forward_hooks or part._forward_pre_hooks for part in others) or _has_any_global_hook():
         return "forward hooks"

@@ -1,4 +1,4 @@
-"""The loop of a search, the same for all search strategies (strategies.py), and the reference of all other loops."""
+"""The loop of a search for all search strategies (strategies.py); the other floors must find what it finds."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ class SearchBatch:
 
     def __init__(self, decoder: Decoder[Any], source: SourceBatch, width: int):
         self.decoder, self.source, self.width = decoder, source, width
-        self.scale = getattr(decoder, "scale", 1.0)  # of a fused model (decoders.py)
-        self.count = len(source.real)  # at the beginning
+        self.scale = getattr(decoder, "scale", 1.0)  # alpha of a fused model's scores (decoders.py)
+        self.count = len(source.real)  # sentences at the beginning
         self.ids = torch.arange(self.count, device=source.real.device)
         self.real = source.real
         self.state: Any = None
 
     def begin(self, prompt: Tensor) -> Tensor:
-        """Reads the prompt (sentences, length): scores of what follows (sentences, 1, vocabulary)."""
+        """Reads the prompt (sentences, length); returns the next token's scores (sentences, 1, vocabulary)."""
         scores, self.state = self.decoder.begin(prompt, self.source)
-        del self.source  # it is the state's now
+        del self.source  # the state holds the source from here on, and frees the parts that it drops
         return scores
 
     def step(self, tokens: Tensor, parents: Tensor | None) -> Tensor:
-        """Reads tokens (sentences, width), behind beams `parents` or their own: (sentences, width, vocabulary)."""
+        """Reads tokens (sentences, width) after the beams `parents` (None: their own); returns the next scores."""
         if parents is not None:
             self.state = self.state.reorder(parents)
         scores, self.state = self.decoder.step(tokens, self.state)
         return scores
 
     def keep(self, rows: Tensor) -> None:
-        """Keeps these sentences (indices into those that are here), and as much of the sources as the longest needs."""
+        """Drops all sentences but `rows` (indices into those in the batch), and cuts the sources to the longest."""
         longest = int(self.real[rows].any(dim=0).nonzero().max()) + 1  # padding may be on either side
         self.ids, self.real = self.ids[rows], self.real[rows, :longest]
         self.state = self.state.select(rows, longest)
 
 
 def search(batch: SearchBatch, prompt: Tensor, strategy: Any) -> Any:
-    """Searches: tokens are chosen by the scores of the next token and read, until all sentences have ended.
+    """Searches: in turn the strategy chooses tokens by their scores and the decoder reads them, until all have ended.
 
     Args:
-        batch: the sentences; none has been read yet.
+        batch: the sentences, before `begin`.
         prompt: (sentences, length).
         strategy: chooses the tokens (strategies.py), `batch.width` for each sentence.
 
@@ -61,7 +61,7 @@ def search(batch: SearchBatch, prompt: Tensor, strategy: Any) -> Any:
         left = int(open_.sum())
         if not left or rules.is_longest(length):
             return strategy.result()
-        rules.between_steps()  # the scores, whose memory others may write into, have been read
+        rules.between_steps()  # after the scores have been read: a search in a callback may overwrite their memory
         if rules.processors:
             history = history if parents is None else gather_beams(history, parents)
             history = torch.cat([history, tokens.unsqueeze(-1)], dim=-1)

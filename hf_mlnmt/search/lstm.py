@@ -1,7 +1,7 @@
-"""The decoder of the recurrent models, as the loops of a search take it (decoder.py).
+"""The `Decoder` (decoder.py) of the recurrent models (rnn.py, and bridge.py with recurrent coders).
 
 The state of every beam is h and c of all layers and, with input feeding, the attentional state; the source's keys and
-values are kept once for each sentence, and the beams of a sentence are the queries to them.
+values are kept once for each sentence, and the beams of a sentence are the queries of the attention over them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from hf_mlnmt.search.decoder import HANDLED, SourceBatch, gather_beams
 
 
 class LSTMState(NamedTuple):
-    """`rows` (sentences, beams, 2 layers + 1 or + 0, d_model), at first of the last positions of the prompt; the source
-    as `LuongAttention` takes it."""
+    """`rows` (sentences, 1 before `expand`, then beams; 2 layers, + 1 with input feeding; d_model): h, c and
+    attentional state; keys, values and mask of the source, as `LuongAttention` reads them."""
 
     rows: Tensor
     keys: Tensor
@@ -36,7 +36,7 @@ class LSTMState(NamedTuple):
 
     def select(self, sentences: Tensor, source_length: int) -> LSTMState:
         mask = None if self.mask is None else self.mask[sentences, ..., :source_length]
-        length = self.keys.shape[2] if mask is None else source_length  # without a mask nothing is padding
+        length = self.keys.shape[2] if mask is None else source_length  # no mask: no padding to cut off
         keys, values = self.keys[sentences, :, :length], self.values[sentences, :, :length]
         return LSTMState(self.rows[sentences], keys, values, mask)
 
@@ -47,12 +47,12 @@ class LSTMDecoder:
     def __init__(self, model: Any, arguments: dict[str, Any]):
         self.model, self.decoder, self.recurrence = model, model.model.decoder, model.model.decoder.recurrence
         self.normalized = model.logits_are_scores
-        self.inner: Any = None  # the products of the recurrence, put together once for all steps
+        self.inner: Any = None  # the recurrent weights as `inner_products` returns them, made once for all steps
 
     @staticmethod
     def why_not(model: Any, arguments: dict[str, Any]) -> str | None:
-        """Names something of the model that this decoder cannot compute, or returns None."""
-        computed: list[tuple[Any, tuple[Any, ...]]] = [  # the classes whose methods are computed here
+        """Names an overridden method or an argument that this decoder does not support, or returns None."""
+        computed: list[tuple[Any, tuple[Any, ...]]] = [  # modules, and the classes whose methods this replaces
             (model, (RNNForConditionalGeneration, BridgeForConditionalGeneration)),
             (model.model, (RNNModel, BridgeModel)),
             (model.model.decoder, (RNNDecoder,)),
@@ -84,13 +84,13 @@ class LSTMDecoder:
         return self.scores_of(attentional), state
 
     def outer_gates(self, tokens: Tensor) -> Tensor:
-        """Computes the gates' part of tokens (sentences, prompt or beams): (sentences, prompt or beams, 4 d_model)."""
+        """Computes what the embeddings of tokens (sentences, prompt or beams) add to the gates: (..., 4 d_model)."""
         embeds = self.decoder.embed_tokens(tokens) * self.decoder.embed_scale
         with in_own_precision(embeds):
             return self.recurrence.outer_gates(embeds)
 
     def advance(self, gates: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
-        """Reads one position: the attentional state (sentences, beams, d_model), and the state."""
+        """Reads one position of each beam; returns attentional states (sentences, beams, d_model) and the new state."""
         with in_own_precision(gates):
             if self.inner is None:
                 self.inner = self.recurrence.inner_products()

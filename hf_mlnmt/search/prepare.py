@@ -1,13 +1,13 @@
-"""The part of generate() that does not depend on the sentences, made once for a model and the options of a call.
+"""The part of generate() that does not depend on the sentences, run once for a model and the options of a call.
 
-The way of a call, which the second one with the same options begins at 4, so that none depends on those before it:
+The steps of a call; later calls with the same options skip 2 and 3:
 1. A model's generate() (modeling/generation.py) calls `generate` here.
-2. `Prepared.of` calls Transformers' generate(), with a source of one position of zeros in the place of an encoder's.
-3. That prepares config, logits processors and stopping criteria, and would search: `_sample` or `_beam_search` of the
-   model calls `search.run`, `floors_of_call`, `stop_if_preparing`: this ends it by an exception, and 2 keeps them.
-4. `Prepared.search` calls `search.run` with them and `UnencodedSources`: `floors_of_text`.
-5. The floor searches: it encodes the sources, and finds translations.
-6. Where none can, or options are no plain values, Transformers' generate() is called whole: 3, without an end.
+2. `Prepared.of` calls Transformers' generate() with one position of zeros in place of the encoder's output.
+3. Transformers prepares config, logits processors and criteria, and calls `_sample` or `_beam_search` of the model:
+   `search.run`, `floors_of_call`, `stop_if_preparing`, which raises an exception that carries these back to step 2.
+4. `Prepared.search` calls `search.run` with these and `UnencodedSources`: `floors_of_text`.
+5. A floor (search/__init__.py) encodes the sources and finds translations.
+6. Where no floor can, or options are no plain values, Transformers' generate() runs as usual.
 
 Options are the same if they are plain values, or frozen dataclasses as LengthPenalty, that are equal; with any other
 value (a processor, a streamer, a tensor) every call goes through Transformers' preparation. The generation configs and
@@ -37,16 +37,16 @@ from hf_mlnmt.search.known import known, what_is_around
 from hf_mlnmt.search.rules import ROW_BY_ROW, BetweenSteps, Rules
 from hf_mlnmt.search.strategies import SearchStrategy
 
-ENCODED = 512  # tokens at once of sentences that others may pass; fewer cost more a token
-KEPT = 16  # options of a model that are kept, the latest ones
+ENCODED = 512  # tokens that are encoded between two calls of a callback; fewer would cost more for each token
+KEPT = 16  # how many of a model's prepared options are kept, the latest ones
 PLAIN = (bool, int, float, str, type(None))
-_OF_THREAD = threading.local()  # `prepares`: the call under way is to hand over, and not to search
+_OF_THREAD = threading.local()  # `prepares`: while `Prepared.of` runs, `stop_if_preparing` raises `_HandedOver`
 
 
 class Handed(NamedTuple):
-    """The things that Transformers' preparation hands to a loop, as far as they serve later calls too."""
+    """Arguments that Transformers' preparation passes to a loop, and that later calls with equal options reuse."""
 
-    start: int  # the prompt, of every sentence
+    start: int  # the prompt of every sentence, one token
     strategy: type[SearchStrategy]
     processors: Any
     criteria: Any
@@ -56,21 +56,21 @@ class Handed(NamedTuple):
 
 
 class _HandedOver(Exception):
-    """Ends a preparation with its result, the one argument: `Handed`, or None where no fast loop would search."""
+    """Ends a preparation; the one argument is its result: `Handed`, or None where Transformers must search."""
 
 
 def stop_if_preparing(
     decoder: Any, strategy: Any, input_ids: Any, processors: Any, criteria: Any, config: Any, arguments: Any
 ) -> None:
-    """Ends a call that was made for its preparation alone, by raising `_HandedOver`; else does nothing.
+    """Raises `_HandedOver` where the call was made for its preparation alone; else does nothing.
 
-    decoder: None where Transformers' loop searches. input_ids ... arguments: what a loop is handed.
+    decoder: None where Transformers' loop searches. input_ids ... arguments: the arguments of a loop.
     """
     if not getattr(_OF_THREAD, "prepares", False):
         return
     others = {name: value for name, value in arguments.items() if name not in ("encoder_outputs", "attention_mask")}
     plain = others.keys() <= HANDLED and all(type(processor) in ROW_BY_ROW for processor in processors)
-    family = getattr(decoder, "family", None)  # None: a loop needs more than an encoder's output
+    family = getattr(decoder, "family", None)  # None: the decoder may need more than the encoder's output
     if family is None or not plain or input_ids.shape[1] != 1 or decoder.normalized:
         raise _HandedOver(None)
     head, start = decoder.model.lm_head, int(input_ids[0, 0])
@@ -79,16 +79,16 @@ def stop_if_preparing(
 
 
 class Prepared:
-    """A call with some options, ready to be made again with other sentences."""
+    """The preparation of a call with some options, reused for other sentences."""
 
     def __init__(self, model: Any, given: Any, handed: Handed | None):
-        """Takes the GenerationConfig among the options, or None, and what was handed over."""
+        """Stores `handed`, and copies of all configs to compare; `given`: the call's GenerationConfig, or None."""
         self.configs = [(config, copy.deepcopy(vars(config))) for config in self._configs(model, given)]
         self.handed, self.seen = handed, known(model, again=False)
         if handed is None:
             return
         config = copy.copy(handed.config)
-        for name, value in vars(config).items():  # to ask a tensor on a GPU is to wait
+        for name, value in vars(config).items():  # tensors to the CPU: reading a value on a GPU would wait for it
             vars(config)[name] = value.cpu() if isinstance(value, Tensor) else value
         self.handed = handed._replace(config=config)
         self.rules = Rules(handed.processors, handed.criteria)
@@ -96,7 +96,7 @@ class Prepared:
 
     @classmethod
     def of(cls, model: Any, given: Any, call: Callable[..., Any], options: dict[str, Any]) -> Prepared:
-        """Lets Transformers prepare a call with these options."""
+        """Runs Transformers' preparation of a call with these options, by a call that ends before its search."""
         states = torch.zeros(1, 1, 1, dtype=model.dtype, device=model.device)
         ids, outputs = states[:, :, 0].long(), BaseModelOutput(last_hidden_state=states)
         source = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "encoder_outputs": outputs}
@@ -105,7 +105,7 @@ class Prepared:
             call(**source, **options, **({} if given is None else {"generation_config": given}))
         except _HandedOver as over:
             return cls(model, given, over.args[0])
-        except Exception:  # mistaken options, or a loop that this package is not asked about: the call itself raises
+        except Exception:  # wrong options, or an unsupported loop: generate() then calls Transformers, which raises
             return cls(model, given, None)
         finally:
             _OF_THREAD.prepares = False
@@ -116,16 +116,17 @@ class Prepared:
         return [model.config, model.generation_config, *([] if given is None else [given])]
 
     def holds(self, model: Any, given: Any) -> bool:
-        """Tells whether all configs are the same objects, and say the same, and the answer holds."""
+        """Tells whether this preparation can be used again: configs are the same objects with unchanged values, and,
+        where no fast search was found, the model is unchanged too."""
         now = self._configs(model, given)
         try:
             same = all(x is config and vars(x) == kept for x, (config, kept) in zip(now, self.configs))
-        except RuntimeError:  # of tensors in them
+        except RuntimeError:  # a config with tensors: comparing them gives no truth value
             return False
-        return same and (self.handed is not None or known(model, again=False) is self.seen)  # else it may be fast now
+        return same and (self.handed is not None or known(model, again=False) is self.seen)  # changed, it may be fast
 
     def search(self, model: Any, ids: Tensor, mask: Tensor, between: BetweenSteps | None) -> Any:
-        """Searches from the encoder on, after a call of `between`; returns None if that is not for a fast loop."""
+        """Calls `between`, encodes, searches; returns generate()'s result, or None where Transformers must search."""
         search = generation.faster_search
         if self.handed is None or search is None:
             return None
@@ -140,26 +141,26 @@ class Prepared:
 
 
 class UnencodedSources(NamedTuple):
-    """Sentences of which nothing is computed yet: token ids and mask (sentences, source)."""
+    """Sentences that are not encoded yet, as token ids and mask (sentences, source), and the rules of their search."""
 
     ids: Tensor
     mask: Tensor
-    start: int  # the prompt
-    wanted: Wanted | None  # what search.c is to do, if it knows it
+    start: int  # the prompt, one token
+    wanted: Wanted | None  # the options for search.c; None where it does not support them
     rules: Rules
 
     def prompt(self) -> Tensor:
-        """Returns what every sentence begins with, (sentences, 1)."""
+        """Returns the prompt of every sentence, (sentences, 1)."""
         return self.ids.new_full((len(self.ids), 1), self.start)
 
     def ready(self, model: Any) -> ReadySentences | None:
-        """Returns what translates one sentence without padding in compiled code; None where that is not for it."""
+        """Returns the model's search of one sentence in compiled code; None where that does not support the call."""
         if self.wanted is None or len(self.ids) != 1 or self.ids.device.type != "cpu" or not bool(self.mask.all()):
             return None
         return ready_sentences(model)
 
     def encode(self, model: Any) -> Any:
-        """Encodes the sources; the caller may change the output. On a CPU in parts, if callbacks are called between."""
+        """Encodes the sources, on a CPU in parts with callbacks between them; the caller may change the output."""
         encoder, most = model.get_encoder(), len(self.ids)
         if self.rules.callbacks and self.ids.device.type == "cpu":
             most = max(1, ENCODED // self.ids.shape[1])
@@ -172,7 +173,7 @@ class UnencodedSources(NamedTuple):
 
 
 def _in_one(parts: Sequence[Any]) -> Any:
-    """Joins the outputs of an encoder for one part of the sentences each; their tensors have the batch first."""
+    """Concatenates encoder outputs, each for a part of the sentences, along the batch, their first dimension."""
     first = parts[0]
     if isinstance(first, Tensor):
         return torch.cat(list(parts))
@@ -183,12 +184,13 @@ def _in_one(parts: Sequence[Any]) -> Any:
 
 @torch.no_grad()
 def generate(model: Any, call: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Returns what model.generate(**arguments) does; `call` is that of Transformers."""
+    """Returns model.generate(**arguments), by a fast search where there is one; `call`: Transformers' generate()."""
     options = dict(arguments)
     ids, mask, given = (options.pop(name, None) for name in ("input_ids", "attention_mask", "generation_config"))
     criteria, between = options.get("stopping_criteria"), None
     if isinstance(criteria, list) and len(criteria) == 1 and isinstance(criteria[0], BetweenSteps):
-        between = options.pop("stopping_criteria")[0]  # it is of a call, not of its options
+        # The callback differs in every call, so it must not be part of the key of the prepared search.
+        between = options.pop("stopping_criteria")[0]
     key = _key(options, given)
     if key is None or not _are_plain(ids, mask, model.device) or what_is_around(model) is not None:
         return call(**arguments)
@@ -206,21 +208,21 @@ def generate(model: Any, call: Callable[..., Any], arguments: dict[str, Any]) ->
 
 
 def _are_plain(ids: Any, mask: Any, device: torch.device) -> bool:
-    """Tells whether these are token ids of sentences and their mask, where the model is, not padded on the left."""
+    """Tells whether ids and mask are equal in shape, on the model's device and, on a CPU, not padded on the left."""
     tensors = isinstance(ids, Tensor) and isinstance(mask, Tensor) and ids.dim() == 2 and ids.shape == mask.shape
     plain = tensors and ids.dtype == torch.long and ids.numel() > 0 and ids.device == mask.device == device
-    return plain and (device.type != "cpu" or bool(mask[:, 0].all()))  # else Transformers' preparation warns
+    return plain and (device.type != "cpu" or bool(mask[:, 0].all()))  # else Transformers warns of left padding
 
 
 def _key(options: dict[str, Any], given: Any) -> Any:
-    """Returns something that is equal for the same options; None where they are no plain values."""
+    """Returns a key that is equal for equal options; None where they are no plain values."""
     if not (given is None or type(given) is GenerationConfig) or not all(map(_is_plain, options.values())):
         return None
     return repr([(name, type(value), value) for name, value in options.items()]), id(given)
 
 
 def _is_plain(value: Any, inside: bool = False) -> bool:
-    """Returns whether it is a number or text, a list, tuple or dict of such, or a frozen dataclass of such."""
+    """Returns whether a value is a number or text, a list, tuple or dict of such, or a frozen dataclass of such."""
     if type(value) in (list, tuple, dict):
         return all(_is_plain(part, True) for part in (*value, *(value.values() if type(value) is dict else ())))
     frozen = is_dataclass(value) and type(value).__hash__ is not None and not inside

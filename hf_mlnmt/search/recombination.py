@@ -1,12 +1,11 @@
 """Recombination: beams of a sentence that share their last k tokens are joined before each step; and its trellis.
 
-Reference: thesis on monolingual data, section 4.1.2, "Limited context assumption and trellis computation". For a model
-that sees k tokens, what follows two hypotheses with the same last k tokens is the same: their probabilities are added
-up, and the better path of the two stands for both. Of any other model that is an approximation. k = 0 joins all beams
-of a sentence.
+Reference: thesis on monolingual data, section 4.1.2, "Limited context assumption and trellis computation". A model that
+sees k tokens continues two hypotheses with the same last k tokens in the same way: their probabilities are added up,
+and the better path of the two represents both. For other models that is an approximation. k = 0 joins all beams.
 
-The trellis of a search is its nodes, the tokens between them, and where paths end. Q of a node is the sum over all
-paths to it; Z is the sum over all finished paths. Here is the graph alone (`build_trellis`):
+The trellis of a search is a graph: nodes (joined hypotheses), arcs with their tokens, and ends of paths. Q of a node is
+the sum over all paths to it; Z is the sum over all finished paths. This file builds the graph (`build_trellis`);
 training/fusion_objectives.py computes its scores, with gradients.
 """
 
@@ -35,7 +34,7 @@ END = -1
 
 
 class Recombined(BeamSearch):
-    """Beam search that joins beams before each step; each carries its last k tokens, and the sum of its path alone."""
+    """Beam search that joins beams with the same last k tokens before each step, by a `Recombination`."""
 
     counts_impossible = False
 
@@ -59,24 +58,24 @@ class Recombined(BeamSearch):
 
 
 class Recombination:
-    """The last k tokens of every beam, and the sum of the path that stands for it."""
+    """The last k tokens of every beam, and the sum of log P of the single path that represents it."""
 
     def __init__(self, k: int, prompt: Tensor, running: Tensor, scale: float = 1.0):
-        """Begins with the prompt (sentences, length) of all beams and their sums `running` (sentences, beams).
+        """Stores the prompt (sentences, length) of all beams and their sums `running` (sentences, beams).
 
-        scale: what is added up is exp(scale x sum); alpha of a fused model's scores (4.4), whose q is exp(alpha x).
+        scale: exp(scale x sum) is the probability that is added up; for scores of a fused model by (4.4) it is alpha.
         """
         missing = max(k - prompt.shape[1], 0)
-        # -1 stands for the tokens that there would be before the prompt.
+        # A prompt shorter than k tokens is padded with -1.
         recent = torch.nn.functional.pad(prompt, (missing, 0), value=-1)[:, missing + prompt.shape[1] - k :]
         self.k, self.scale = k, scale
         self.recent = recent.unsqueeze(1).expand(-1, running.shape[1], -1)  # (sentences, beams, k)
-        self.paths = running  # (sentences, beams): of the single path
+        self.paths = running  # (sentences, beams): sums of the single paths
 
     def groups(self, running: Tensor) -> tuple[Tensor, Tensor]:
-        """Tells which beam stands for each, and which beams stand for themselves: (sentences, beams) each.
+        """Returns the representative of each beam, and whether the beam is its own: (sentences, beams) each.
 
-        Of those with the same last k tokens it is the one with the best path, the first of equals.
+        The representative of beams with the same last k tokens is the one with the best path, the first of equals.
         """
         alive = is_possible(running)
         same = (self.recent.unsqueeze(2) == self.recent.unsqueeze(1)).all(-1)  # (sentences, beams, beams)
@@ -87,26 +86,26 @@ class Recombination:
         return chosen, alive & (chosen == places)
 
     def join(self, running: Tensor) -> Tensor:
-        """Adds up the sums (sentences, beams) of joined beams; a beam that another stands for becomes impossible."""
+        """Adds up the sums (sentences, beams) of joined beams; all but their representative become impossible."""
         chosen, stands = self.groups(running)
         possible = (self.scale * running).masked_fill(~is_possible(running), -torch.inf)
         members = chosen.unsqueeze(1) == torch.arange(running.shape[1], device=running.device).view(1, -1, 1)
-        sums = possible.unsqueeze(1).masked_fill(~members, -torch.inf).logsumexp(-1)  # of beams that each stands for
+        sums = possible.unsqueeze(1).masked_fill(~members, -torch.inf).logsumexp(-1)  # of those that each represents
         return torch.where(stands, sums / self.scale, IMPOSSIBLE)
 
     def together(self, running: Tensor) -> Tensor:
-        """Adds up all beams of a sentence: (sentences, beams) -> (sentences, 1)."""
+        """Returns the log of the added probabilities of all beams: (sentences, beams) -> (sentences, 1)."""
         return (self.scale * running).logsumexp(1, keepdim=True) / self.scale
 
     def follow(self, scores: Tensor, tokens: Tensor, parents: Tensor) -> None:
-        """Lets each beam go on from beam parents[b, i] with a token and its score: (sentences, beams) each."""
+        """Makes beam i beam parents[b, i] with its next token and that token's score: (sentences, beams) each."""
         self.paths = self.paths.gather(1, parents) + scores
         if self.k:
             recent = gather_beams(self.recent.contiguous(), parents)
             self.recent = torch.cat([recent, tokens.unsqueeze(-1)], dim=-1)[..., 1:]
 
     def keep(self, sentences: Tensor) -> None:
-        """Keeps these sentences (indices)."""
+        """Drops all sentences but the given ones (indices)."""
         self.recent, self.paths = self.recent[sentences], self.paths[sentences]
 
 
@@ -114,18 +113,18 @@ class Recombination:
 class Trellis:
     """The trellis of one sentence.
 
-    nodes: `nodes[t]` are histories of t tokens, each of which stands for all paths to its node; nodes[0] is the root.
-    arcs: `arcs[t]` lead from nodes[t] to nodes[t + 1], by their places there; there are as many levels of both.
+    nodes: `nodes[t]` are histories of t tokens, each the best of the paths to its node; nodes[0] is the root.
+    arcs: `arcs[t]` lead from nodes[t] to nodes[t + 1], given by their indices; `arcs` is as long as `nodes`.
     """
 
     nodes: list[list[History]] = field(default_factory=lambda: [[()]])
     arcs: list[list[Arc]] = field(default_factory=lambda: [[]])
 
     def pruned(self) -> Trellis:
-        """Returns it without the nodes that no finished path goes through."""
+        """Returns the trellis without the nodes that no finished path goes through."""
         nodes: list[list[History]] = []
         arcs: list[list[Arc]] = []
-        after = {END: END}  # of the nodes that are kept of the next level, the new places
+        after = {END: END}  # the next level's kept nodes: old index -> new index
         for histories, leading in zip(reversed(self.nodes), reversed(self.arcs), strict=True):
             leading = [(parent, token, after[child]) for parent, token, child in leading if child in after]
             kept = {parent for parent, _, _ in leading} | ({0} if histories == [()] else set())  # the root stays
@@ -136,7 +135,7 @@ class Trellis:
         return Trellis(nodes[::-1], arcs[::-1])
 
     def has(self, path: list[int]) -> bool:
-        """Tells whether a path that ends with its last token goes through the trellis."""
+        """Tells whether the trellis has a path of these tokens that is finished by the last one and not before."""
         node: int | None = 0
         for level, token in enumerate(path):
             is_last = level + 1 == len(path)
@@ -150,13 +149,13 @@ class Trellis:
 def build_trellis(
     decoder: Any, source: SourceBatch, prompt: Tensor, ends: list, beams: int, k: int, longest: int, tolerance: float
 ) -> list[Trellis]:
-    """Builds the trellis of each sentence by a beam search with recombination that keeps everything.
+    """Builds the trellis of each sentence by a beam search with recombination that records all nodes and arcs.
 
     Args:
         decoder: a `Decoder` (decoder.py). prompt: (sentences, length), a start token each.
-        ends: tokens that end a path. beams, k: as in generate(); longest: no path has more tokens, its end counted.
-        tolerance: a sentence is done when its open beams have together less than this part of Z; 0: never before
-            `longest`.
+        ends: tokens that end a path. beams: of each sentence. k: beams with the same last k tokens are joined.
+        longest: the most tokens of a path, its end included.
+        tolerance: a sentence is done when its open beams together have less than this part of Z; 0: only at `longest`.
     """
     batch = SearchBatch(decoder, source, beams)
     rules = Rules(LogitsProcessorList(), [EosTokenCriteria(ends)] if ends else [])
@@ -166,7 +165,7 @@ def build_trellis(
 
 
 class Everything(Recombined):
-    """Beam search with recombination that keeps all nodes, and all paths that end; its result is the trellises."""
+    """Beam search with recombination that records all nodes and finished paths; `result` returns the trellises."""
 
     def __init__(self, batch: SearchBatch, prompt: Tensor, rules: Rules, config: Any, tolerance: float):
         super().__init__(batch, prompt, rules, config)
@@ -205,7 +204,7 @@ class Everything(Recombined):
         self.total = self.total[sentences]
 
     def here(self) -> Iterator[tuple[int, _Builder]]:
-        """Yields the row and the trellis of each sentence that is here."""
+        """Yields the row and the trellis builder of each sentence in the batch."""
         return ((row, self.builders[sentence]) for row, sentence in enumerate(self.batch.ids.tolist()))
 
     def result(self) -> list[Trellis]:
@@ -213,16 +212,16 @@ class Everything(Recombined):
 
 
 class _Builder:
-    """The trellis of a sentence while it is searched."""
+    """Builds the trellis of one sentence during its search."""
 
     def __init__(self) -> None:
         self.trellis = Trellis()
-        self.places: dict[int, int] = {0: 0}  # beam -> its node among those of the last step
-        self.coming: dict[int, tuple[int, int]] = {}  # beam -> parent's node and token
+        self.places: dict[int, int] = {0: 0}  # beam -> index of its node in the last level
+        self.coming: dict[int, tuple[int, int]] = {}  # beam of the next level -> parent's node and token
 
     def join(self, chosen: list[int], stands: list[bool]) -> None:
-        """Makes the nodes that the beams come to: chosen[i] stands for beam i."""
-        if not self.coming:  # at the root
+        """Adds a level: a node for each beam that represents itself (`stands`), and beam i's arc to node chosen[i]."""
+        if not self.coming:  # at first there is only the root
             return
         before = self.trellis.nodes[-1]
         nodes: list[History] = []
@@ -237,10 +236,10 @@ class _Builder:
         self.trellis.arcs.append([])
 
     def expand(self, parents: list[int], tokens: list[int], alive: list[bool]) -> None:
-        """Lets beam i go on from beam parents[i]."""
+        """Records for each beam i that is alive its parent's node, of beam parents[i], and its token, for `join`."""
         moves = enumerate(zip(parents, tokens, alive))
         self.coming = {beam: (self.places[parent], token) for beam, (parent, token, open_) in moves if open_}
 
     def finish(self, parent: int, token: int) -> None:
-        """Ends a path behind this beam."""
+        """Records in the trellis that a finished path ends: an arc from beam `parent` by its last `token` to END."""
         self.trellis.arcs[-1].append((self.places[parent], token, END))

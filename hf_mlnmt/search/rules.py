@@ -14,7 +14,7 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.search.decoder import rows_of_sentences
 
-# Processors that look at one row at a time: with these alone, rows may leave the batch.
+# Processors that treat each row by itself: where a call has no other processors, rows may leave the batch.
 NAMES = (
     "MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor", "TemperatureLogitsWarper", "TopPLogitsWarper",
     "RepetitionPenaltyLogitsProcessor", "TopKLogitsWarper", "TopHLogitsWarper", "MinPLogitsWarper", "PLessLogitsWarper",
@@ -25,7 +25,7 @@ NAMES = (
 )  # fmt: skip
 ROW_BY_ROW = {getattr(processors, name) for name in NAMES if hasattr(processors, name)}
 
-# Of these the processors that look at the scores alone, not at the length or the tokens before; none reads a value.
+# Processors of ROW_BY_ROW that use the scores alone, not the length or the tokens before; none waits for the device.
 NAMES_OF_SCORES = (
     "TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper", "TypicalLogitsWarper",
     "EpsilonLogitsWarper", "InfNanRemoveLogitsProcessor", "LogitNormalization",
@@ -34,9 +34,9 @@ OF_SCORES = {getattr(processors, name) for name in NAMES_OF_SCORES if hasattr(pr
 
 
 class TopNSigma(LogitsProcessor):
-    """A sampler: the tokens whose logits are at most n standard deviations below the largest (Tang et al. 2024).
+    """Allows for sampling only tokens with logits at most n standard deviations below the largest (Tang et al. 2024).
 
-    The deviation is of all logits that are allowed, so the temperature changes nothing of which tokens these are.
+    The deviation is that of all finite logits, so the temperature does not change which tokens are allowed.
     """
 
     def __init__(self, n: float):
@@ -58,9 +58,10 @@ OF_LEAST_LENGTHS = (processors.MinLengthLogitsProcessor, processors.MinNewTokens
 
 
 class Change(NamedTuple):
-    """The numbers that a processor which looks at the length alone adds to the scores of some tokens.
+    """The numbers `added` that a processor which depends on the length alone adds to the scores of `tokens`.
 
-    `forced`: the tokens get 0 instead, and all others minus infinity. `at`: tells the lengths of the sequences before.
+    `forced`: the tokens' scores become 0 instead, all others minus infinity. `at`: tells whether the processor acts
+    after a sequence of a given length.
     """
 
     tokens: list[int]
@@ -70,7 +71,7 @@ class Change(NamedTuple):
 
     @classmethod
     def of(cls, processor: Any) -> "Change | None":
-        """Returns the change that a processor makes; None where it is no processor of this kind."""
+        """Returns the `Change` that equals a processor; None where there is none, as it depends on more than length."""
 
         def change(tokens: Any, at: Callable[[int], bool], added: float = -math.inf, forced: bool = False) -> Change:
             tokens = tokens.flatten().tolist() if isinstance(tokens, Tensor) else [tokens]
@@ -98,20 +99,20 @@ class Change(NamedTuple):
 
 
 class Abandoned(Exception):
-    """The end of a search that nobody waits for any more."""
+    """Ends a search whose result nobody waits for any more."""
 
 
 class BetweenSteps(StoppingCriteria):
-    """A criterion that calls a function between steps of generate(), and ends it with Abandoned where that is true.
+    """A stopping criterion that calls `nobody_waits` between steps of generate(); raises Abandoned where it is true.
 
-    The function may run another generate() of the same model, on the same thread: a server translates newcomers in it.
+    The function may call generate() of the same model on the same thread: a server translates newly arrived texts so.
     """
 
     def __init__(self, nobody_waits: Callable[[], bool]):
         self.nobody_waits = nobody_waits
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        """Returns which rows (rows,) have ended by it: none."""
+        """Returns False for each row (rows,): this criterion ends none. Raises: Abandoned."""
         if self.nobody_waits():
             raise Abandoned
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
@@ -121,17 +122,17 @@ Phrase = Sequence[int]
 
 
 class Constraints(LogitsProcessor):
-    """The phrases that each sentence's hypotheses must have; one of generate()'s logits processors, for several beams.
+    """The phrases that each sentence's hypotheses must contain, passed to generate() as a logits processor.
 
-    Where no hypothesis can have them all within the length limit, the sequence that generate() returns is empty.
+    Where no hypothesis contains them all within the length limit, the sequence that generate() returns is empty.
     """
 
     def __init__(self, sentences: Sequence[Sequence[Sequence[Phrase]]]):
-        """Takes of each sentence its constraints, of each constraint its alternatives, none of them empty."""
+        """Stores the constraints of each sentence, each a list of alternative phrases (token ids), none empty."""
         self.sentences = sentences
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Raises: UserError, as Transformers' own loops have come to it."""
+        """Raises UserError: only Transformers' own loops call this processor, and they cannot enforce constraints."""
         raise UserError(
             "terms, or constraints: only this package's beam search knows them. Use a model of this package, or of a "
             "kind that it imports (Marian, M2M100, NLLB, BART, mBART), and nothing that needs Transformers' own loop."
@@ -139,9 +140,9 @@ class Constraints(LogitsProcessor):
 
 
 class Rules:
-    """Logits processors and stopping criteria.
+    """The logits processors and stopping criteria of a call.
 
-    A processor that has something of its own for each row is told with `keep_rows(rows)` which of them stay.
+    A processor with state for each row has a method `keep_rows(rows)`, which is called when rows leave the batch.
     """
 
     def __init__(self, logits_processor: Any, criteria: Any):
@@ -163,22 +164,21 @@ class Rules:
 
     @cached_property
     def by_length(self) -> Any:
-        """Returns each processor as a `Change`, or itself if of `OF_SCORES`; None if any looks at tokens before."""
+        """Returns each processor as a `Change`, or itself where `OF_SCORES` has its class; None if one is neither."""
         parts = [processor if type(processor) in OF_SCORES else Change.of(processor) for processor in self.processors]
         return None if None in parts else parts
 
     def between_steps(self) -> None:
-        """Calls what others do between two steps, on this thread: another generate() of this model may run in it, so
-        whatever a loop keeps must be its own. Raises: Abandoned."""
+        """Calls the callbacks of `BetweenSteps`, which may call generate() of this model. Raises: Abandoned."""
         if any(criterion.nobody_waits() for criterion in self.callbacks):
             raise Abandoned
 
     def candidates(self, width: int) -> int:
-        """Returns how many candidates `width` beams look at: enough, if all end tokens are among them."""
+        """Returns how many candidates `width` beams need: enough even if every end token of each beam is among them."""
         return max(2, 1 + len(self.ends)) * width
 
     def is_longest(self, length: int) -> bool:
-        """Tells whether no sequence may be longer than that."""
+        """Tells whether a sequence of this length has reached the length limit."""
         return self.max_length is not None and length >= self.max_length
 
     def is_last(self, tokens: Tensor, length: int) -> Tensor:
@@ -195,25 +195,25 @@ class Rules:
         return tokens == ends if ends.numel() == 1 else torch.isin(tokens, ends)
 
     def forbidden(self, length: int) -> list[int]:
-        """Returns the tokens that may not follow a sequence of this length, where `lengths_alone`."""
+        """Returns the tokens that may not follow a sequence of this length, where all processors are least lengths."""
         return sorted({token for change in self.by_length or () if change.at(length) for token in change.tokens})
 
     def process(self, history: Tensor, scores: Tensor) -> Tensor:
-        """Processes scores (sentences, width, vocabulary), in place or not; history (sentences, width, length)."""
+        """Processes scores (sentences, width, vocabulary), in place or not; history: (sentences, width, length)."""
         if self.lengths_alone:
             if not (tokens := self.forbidden(history.shape[-1])):
                 return scores
             scores = scores.clone() if scores.stride(1) == 0 else scores
             return scores.index_fill_(-1, torch.tensor(tokens, device=scores.device), -torch.inf)
-        # A copy, because a processor may keep what it sees, and the next step writes into the same memory.
+        # A copy, because a processor may keep the scores, and the next step overwrites their memory.
         return self.processors(history.flatten(0, 1), scores.flatten(0, 1).clone()).view(scores.shape)
 
     def sentences_to_keep(self, open_: Tensor, left: int) -> Tensor | None:
-        """Returns the indices of the `left` sentences that are open (sentences,), when so few are left that it is worth
-        a copy of their state; else None."""
+        """Returns the indices of the `left` open sentences, open_ (sentences,), where rows may leave and at least an
+        eighth have ended, which is worth a copy of the state; else None."""
         return open_.nonzero()[:, 0] if self.rows_may_leave and left <= 0.875 * len(open_) else None
 
     def keep(self, sentences: Tensor, width: int) -> None:
-        """Keeps these sentences (indices) alone, each with its `width` rows."""
+        """Tells processors with state for each row that the `width` rows of each of `sentences` (indices) stay."""
         for processor in self.followers:
             processor.keep_rows(rows_of_sentences(sentences, width))

@@ -1,4 +1,4 @@
-"""Search strategies: what one loop (loop.py) makes of the scores of the next token.
+"""Search strategies: they choose the next tokens by their scores, for the one loop of loop.py.
 
 | class | finds |
 | --- | --- |
@@ -6,16 +6,16 @@
 | Draws, DrawsByRow | a token drawn for each hypothesis |
 | BeamSearch | the best hypotheses of each sentence |
 | Recombined (recombination.py) | the same, where beams that share their last k tokens are joined |
-| Constrained (constraints.py) | the best that have given phrases in them |
+| Constrained (constraints.py) | the best hypotheses that contain given phrases |
 | Grouped | the best of groups that differ from each other |
 | SampledBeams, WithoutReplacement | beams that are drawn; sequences drawn without replacement |
 
-The face that the loop sees is `SearchStrategy`. A step of `BeamSearch` has four parts, methods that others override:
+The loop's interface is `SearchStrategy`. A step of `BeamSearch` has four parts, methods that its subclasses override:
 
 (1) `candidates`: the best of running sum + log P over the beams of a sentence, max(2, 1 + end tokens) x width of them:
     enough, since a beam can end with each end token.
-(2) `finish`: of the first `width` those that end their hypothesis are finished, scored by sum / length^penalty.
-(3) `go_on`: the best `width` that do not end are the next beams; what a beam carries follows them (`follow`, `keep`).
+(2) `finish`: of the first `width` candidates those that end are finished hypotheses, scored sum / length^penalty.
+(3) `go_on`: the best `width` that do not end are the next beams; the further state of beams is reordered (`follow`).
 (4) `close`: a sentence is closed when its best running sum (`highest`), divided by the present length^penalty, is not
     above the worst finished score; with early_stopping False that is a guess, since longer ones might still win.
 """
@@ -38,34 +38,34 @@ Candidates = tuple[Tensor, Tensor, Tensor]  # sums, beams, tokens (sentences, ca
 
 
 class SearchStrategy(Protocol):
-    """The questions of the loop: the next tokens of a step; to keep some of the sentences; and what was found."""
+    """The methods that the loop calls: choose the next tokens, keep some of the sentences, return what was found."""
 
     rules: Rules
 
     def __init__(self, batch: SearchBatch, prompt: Tensor, rules: Rules, config: Any):
-        """Begins for a batch, its prompt (sentences, length), and a generation config as generate() prepares it."""
+        """Starts a search for a batch, its prompt (sentences, length), and generate()'s prepared generation config."""
 
     def step(self, scores: Tensor, history: Tensor, length: int) -> tuple[Tensor, Tensor | None, Tensor]:
         """Chooses the next token of each hypothesis.
 
         Args:
-            scores: of the next token (sentences, width or, behind the prompt, 1, vocabulary).
-            history: the tokens so far (sentences, width, before); without logits processors the prompt's alone.
-            length: of the sequences with the next token.
+            scores: of the next token (sentences, width or, after the prompt, 1, vocabulary).
+            history: the tokens so far (sentences, width, length before); without logits processors the prompt alone.
+            length: of the sequences including the next token.
 
-        Returns: the tokens and the beams they go on from, None for each its own (sentences, width); which sentences go
-            on (sentences,).
+        Returns: the tokens and the beams that they extend, None where each extends its own, (sentences, width); which
+            sentences are still open (sentences,).
         """
 
     def keep(self, sentences: Tensor) -> None:
-        """Keeps these sentences (indices into those that are here); called before the batch does."""
+        """Drops all sentences of the batch but the given ones (indices); called before `SearchBatch.keep`."""
 
     def result(self) -> Any:
-        """Returns what generate() returns."""
+        """Returns what was found, as generate() returns it."""
 
 
 class Greedy:
-    """The best token of each hypothesis; `width` of each sentence, which do not meet."""
+    """Greedy search: the best next token of each hypothesis; the `width` hypotheses of a sentence are independent."""
 
     def __init__(self, batch: SearchBatch, prompt: Tensor, rules: Rules, config: Any):
         self.batch, self.rules = batch, rules
@@ -93,31 +93,31 @@ class Greedy:
 
 
 class Draws(Greedy):
-    """A token drawn from softmax(scores) for each hypothesis: the same for the same seed as by Transformers' loop.
+    """Sampling: draws each next token from softmax(scores), for the same seed the same tokens as Transformers' loop.
 
-    As torch.multinomial does it: argmax p / q with q from an exponential distribution, for each word of the vocabulary.
+    The token is argmax p / q, as in torch.multinomial, with q drawn from an exponential distribution for each token.
     """
 
     each_word = True
 
     @staticmethod
     def noise(rows: int, vocabulary: int, device: Any) -> Tensor:
-        """Draws random numbers (rows, vocabulary)."""
+        """Draws numbers (rows, vocabulary) from an exponential distribution."""
         return torch.empty(rows, vocabulary, dtype=torch.float32, device=device).exponential_(1)
 
     @staticmethod
     def pick(scores: Tensor, noise: Tensor) -> Tensor:
-        """Returns the tokens (sentences, width) that scores (sentences, width, vocabulary) and noise decide."""
+        """Returns tokens (sentences, width), drawn by scores (sentences, width, vocabulary) and noise."""
         return (scores.softmax(-1) / noise).argmax(-1)
 
     def tokens(self, scores: Tensor) -> Tensor:
-        # Drawn for all sentences of the batch, also those that have left.
+        # For all sentences that the batch began with: draws do not depend on which others have left.
         noise = self.noise(self.batch.count * scores.shape[1], scores.shape[2], scores.device)
         return self.pick(scores, noise.view(self.batch.count, scores.shape[1], -1)[self.batch.ids])
 
 
 class DrawsByRow(Draws):
-    """Draws by the inverse of the cumulated probabilities (draws="row"): one number a hypothesis, so other draws."""
+    """Sampling with one random number a hypothesis (draws="row"), by the inverse of the cumulated probabilities."""
 
     each_word = False
 
@@ -130,14 +130,14 @@ class DrawsByRow(Draws):
     def pick(scores: Tensor, noise: Tensor) -> Tensor:
         cumulated = scores.softmax(-1).cumsum(-1)
         total = cumulated[..., -1:]
-        below = torch.minimum(noise * total, total.nextafter(torch.zeros_like(total)))  # never behind the last
+        below = torch.minimum(noise * total, total.nextafter(torch.zeros_like(total)))  # < total
         return torch.searchsorted(cumulated, below, right=True).squeeze(-1)
 
 
 class BeamSearch:
     """The best `num_return_sequences` hypotheses of each sentence, by beam search."""
 
-    counts_impossible = True  # as Transformers: a beam that never began can be among the finished ones
+    counts_impossible = True  # as in Transformers: candidates of beams that never began can be finished
 
     def __init__(self, batch: SearchBatch, prompt: Tensor, rules: Rules, config: Any):
         self.batch, self.rules, self.config = batch, rules, config
@@ -145,23 +145,24 @@ class BeamSearch:
         self.record, self.prompt = Record(prompt, batch.width, config), prompt.shape[1]
 
     def begin(self, sentences: int, device: Any) -> hypotheses.Hypotheses:
-        """Returns the hypotheses of so many sentences."""
+        """Returns empty `Hypotheses` for a number of sentences."""
         return hypotheses.Hypotheses(sentences, self.batch.width, self.config.early_stopping is True, device)
 
     def candidates(self, scores: Tensor, running: Tensor, history: Tensor) -> Candidates:
-        """Finds candidates by scores (sentences, width or 1, vocabulary) and the beams' sums (sentences, width)."""
+        """Finds the best candidates by scores (sentences, width or 1, vocabulary) and sums of beams, `running`."""
         count = min(self.rules.candidates(self.batch.width), self.batch.width * scores.shape[-1])
         return continuations(self.rules, history, scores, self.batch.decoder.normalized, running, count)
 
     def go_on(self, sums: Tensor, last: Tensor) -> Tensor:
-        """Lets `width` of the candidates go on that are not the last; returns their places (sentences, width)."""
+        """Makes the best `width` candidates that do not end the open beams; returns indices (sentences, width)."""
         return self.beams.go_on(sums, last)
 
     def follow(self, places: Tensor, beams: Tensor, tokens: Tensor) -> None:
-        """Lets what each beam carries go on from candidates, which come from beams, with tokens (sentences, width)."""
+        """Does nothing: beams have no further state. Subclasses reorder theirs by the chosen candidates' indices
+        (`places`), parent beams and tokens, (sentences, width) each."""
 
     def highest(self) -> Tensor:
-        """Returns what no sum of a hypothesis to come is more than (sentences,)."""
+        """Returns an upper bound of the sums of all later hypotheses (sentences,)."""
         return self.beams.running[:, 0]
 
     def step(self, scores: Tensor, history: Tensor, length: int) -> tuple[Tensor, Tensor | None, Tensor]:
@@ -176,7 +177,7 @@ class BeamSearch:
         return tokens, beams, self.close()  # (4)
 
     def finish(self, sums: Tensor, beams: Tensor, tokens: Tensor, over: Tensor) -> None:
-        """Takes those of the best candidates that are over."""
+        """Adds those of the first `width` candidates that end their hypothesis (`over`) to the finished ones."""
         best = self.beams.best.shape[1]
         sums, beams, tokens, over = (part[:, :best] for part in (sums, beams, tokens, over))
         if over.any():
@@ -184,22 +185,22 @@ class BeamSearch:
             self.beams.finish(sums, (step + beams) * self.columns + tokens, over, self.length_penalties()[0])
 
     def close(self) -> Tensor:
-        """Closes sentences to which nothing can be added; returns which are open."""
+        """Closes sentences whose open beams cannot improve on the finished hypotheses; returns which stay open."""
         self.beams.close(self.highest(), self.length_penalties()[1])
         return self.beams.open
 
     def length_penalties(self) -> tuple[float, float]:
-        """Returns the length penalties of finished and of open hypotheses of this length."""
+        """Returns the length penalties of finished and of open hypotheses of the present length, prompt not counted."""
         return length_penalties(self.config, self.length - self.prompt, self.config.max_length - self.prompt)
 
     def keep(self, sentences: Tensor) -> None:
         self.write()
         before, self.beams = self.beams, self.begin(len(sentences), sentences.device)
-        rows = rows_of_sentences(sentences, len(self.beams.open) // len(sentences))  # one, or Grouped's groups
+        rows = rows_of_sentences(sentences, len(self.beams.open) // len(sentences))  # 1, or groups of `Grouped`
         before.move_to(self.beams, rows, len(rows))
 
     def write(self) -> None:
-        """Writes down the finished hypotheses of the sentences that are here."""
+        """Stores the finished hypotheses of the sentences in the batch in the record."""
         self.record.write(self.batch.ids, self.beams.best, self.beams.last, self.columns)
 
     def result(self) -> Any:
@@ -210,9 +211,9 @@ class BeamSearch:
 class Grouped(BeamSearch):
     """Diverse beam search in `num_beam_groups` groups that choose in turn; the best of all groups are returned.
 
-    log P of a token is less by `diversity_penalty` for each time that the groups before have chosen it for the same
-    sentence in this step. As in Transformers 4 the penalty stays in the scores. To the hypotheses a group is a
-    sentence: (sentences x groups, beams of a group).
+    log P of a token is lowered by `diversity_penalty` for each time that earlier groups have chosen it for the same
+    sentence in this step. As in Transformers 4 the penalty stays in the scores. `Hypotheses` has a row for each group:
+    (sentences x groups, beams of a group).
 
     Reference: Vijayakumar et al. 2018, "Diverse Beam Search for Improved Described Scene Understanding".
     """
@@ -224,7 +225,7 @@ class Grouped(BeamSearch):
 
     def candidates(self, scores: Tensor, running: Tensor, history: Tensor) -> Candidates:
         log_probs = scores if self.batch.decoder.normalized else log_softmax(scores)
-        if log_probs.shape[1] == 1:  # behind the prompt
+        if log_probs.shape[1] == 1:  # after the prompt
             log_probs = log_probs.repeat(1, self.batch.width, 1)
         count, found = min(self.rules.candidates(self.size), self.size * log_probs.shape[-1]), []
         running, open_ = (part.unflatten(0, (-1, self.groups)) for part in (running, self.beams.open))
@@ -236,7 +237,7 @@ class Grouped(BeamSearch):
             found.append((sums, beams + first, tokens))
             places = hypotheses.onward(sums, self.rules.is_end(tokens), self.size).indices
             penalties = self.config.diversity_penalty * open_[:, group].view(-1, 1, 1).to(sums.dtype)
-            chosen = tokens.gather(1, places).unsqueeze(1)  # (sentences, 1, size), for all beams of the groups behind
+            chosen = tokens.gather(1, places).unsqueeze(1)  # (sentences, 1, size)
             rest = log_probs[:, first + self.size :]
             shape = rest.shape[0], rest.shape[1], self.size
             rest.scatter_add_(2, chosen.expand(shape), -penalties.expand(shape))
@@ -253,17 +254,17 @@ class Grouped(BeamSearch):
 
 
 class SampledBeams(BeamSearch):
-    """Beam search whose candidates are drawn without replacement from softmax(sums): for a seed, Transformers' own."""
+    """Beam search with candidates drawn without replacement from softmax(sums): for a seed those of Transformers."""
 
     def processed(self, scores: Tensor, history: Tensor) -> Tensor:
-        """Returns log P (sentences, width, vocabulary) by the rules."""
+        """Returns log P of the next tokens after the logits processors (sentences, width, vocabulary)."""
         log_probs = scores if self.batch.decoder.normalized else log_softmax(scores)
         return self.rules.process(history, log_probs.expand(-1, self.batch.width, -1))
 
     def candidates(self, scores: Tensor, running: Tensor, history: Tensor) -> Candidates:
         sums = (self.processed(scores, history) + running.unsqueeze(-1)).flatten(1)
         vocabulary, count = scores.shape[-1], min(self.rules.candidates(self.batch.width), sums.shape[1])
-        # Drawn for all sentences of the batch, also those that have left.
+        # For all sentences that the batch began with, as in `Draws.tokens`.
         noise = Draws.noise(self.batch.count, sums.shape[1], sums.device)[self.batch.ids]
         drawn = (sums.softmax(-1) / noise).topk(count).indices
         sums, order = sums.gather(1, drawn).sort(dim=1, descending=True)
@@ -272,13 +273,13 @@ class SampledBeams(BeamSearch):
 
 
 class WithoutReplacement(SampledBeams):
-    """`num_beams` draws without replacement; beams are summed up as G, and carry log P, the scores.
+    """Draws `num_beams` sequences without replacement: a beam search by perturbed log probabilities G.
 
     G(y) = log P(y) + Gumbel noise; the k sequences with the largest G are k draws without replacement, in that order.
-    Of the continuations of a beginning with perturbed log probability G, whose own are g, the largest becomes G, and
-    each (a) -log(exp(-G) - exp(-max g) + exp(-g)). So G never grows, and a beam search with G in the place of its sums,
-    and without length normalisation, finds the k largest. The probabilities are those behind the rules (temperature,
-    top_k), which add up to one again in every step.
+    A prefix has the largest G of its continuations: their own perturbed log probabilities g are shifted, each to
+    (a) -log(exp(-G) - exp(-max g) + exp(-g)), so that the largest becomes G. So G never grows, and a beam search with G
+    as its sums, without length normalisation, finds the k largest. P is the probability after the logits processors
+    (temperature, top_k), normalised in every step; each beam has its log P beside G, and log P is the score returned.
 
     Reference: Kool, van Hoof and Welling 2019, "Stochastic Beams and Where to Find Them: The Gumbel-Top-k Trick for
     Sampling Sequences Without Replacement".
@@ -289,8 +290,8 @@ class WithoutReplacement(SampledBeams):
     def __init__(self, batch: SearchBatch, prompt: Tensor, rules: Rules, config: Any):
         super().__init__(batch, prompt, rules, config)
         self.logs = torch.zeros_like(self.beams.running)  # log P of the beams
-        self.finished = torch.zeros_like(self.beams.best)  # of the finished hypotheses
-        self.all_finished = torch.zeros_like(self.beams.best)  # of all sentences
+        self.finished = torch.zeros_like(self.beams.best)  # log P of the finished hypotheses
+        self.all_finished = torch.zeros_like(self.beams.best)  # the same of all sentences, filled as they end
 
     def begin(self, sentences: int, device: Any) -> hypotheses.Hypotheses:
         return hypotheses.Hypotheses(sentences, self.batch.width, False, device)
@@ -299,7 +300,7 @@ class WithoutReplacement(SampledBeams):
         log_probs = self.logs.unsqueeze(-1) + self.processed(scores, history).log_softmax(-1)
         gumbels = log_probs - torch.rand_like(log_probs).log_().neg_().log_()  # g
         below = (gumbels - gumbels.amax(-1, keepdim=True)).exp().neg().log1p()  # log(1 - exp(g - max g))
-        largest = running.unsqueeze(-1)  # G of the beginning
+        largest = running.unsqueeze(-1)  # G of the prefix
         beyond = largest - gumbels + below
         sums = largest - beyond.clamp(min=0) - beyond.abs().neg().exp().log1p()  # (a)
         sums = sums.masked_fill(~is_possible(largest) | (log_probs == -torch.inf), IMPOSSIBLE).flatten(1)
@@ -337,7 +338,7 @@ class WithoutReplacement(SampledBeams):
 
 
 def best_tokens(scores: Tensor) -> Tensor:
-    """Computes argmax over the last dimension: (sentences, width, vocabulary) -> (sentences, width)."""
+    """Returns argmax over the last dimension: (sentences, width, vocabulary) -> (sentences, width)."""
     best = best_continuations_natively(scores.flatten(0, 1).unsqueeze(1), None, 1)
     return scores.argmax(dim=-1) if best is None else best[2].view(scores.shape[:2])
 
@@ -349,13 +350,13 @@ def continuations(
 
     Args:
         history: (sentences, width, length), for the processors of `rules`.
-        scores: of the next token (sentences, width or, behind the prompt, 1, vocabulary).
-        normalized: the scores are log P themselves, or what takes its place; else log P is their log-softmax.
+        scores: of the next token (sentences, width or, after the prompt, 1, vocabulary).
+        normalized: whether the scores are summed up as they are; else log P is their log-softmax.
         running: sums of the beams so far (sentences, width).
     """
     width = running.shape[1]
     if rules.lengths_alone and not normalized:
-        forbidden = rules.forbidden(history.shape[-1])  # among so many candidates more, enough are allowed
+        forbidden = rules.forbidden(history.shape[-1])  # so many candidates more for each beam: `count` are allowed
         best = best_continuations_natively(scores.expand(-1, width, -1), running, count + len(forbidden) * width)
         if best is not None and forbidden:
             order = torch.isin(best[2], torch.tensor(forbidden)).to(torch.int8).argsort(dim=1, stable=True)[:, :count]
@@ -369,13 +370,12 @@ def continuations(
 
 
 def log_softmax(scores: Tensor) -> Tensor:
-    """Computes it over the last dimension; on a CPU in the memory of the scores."""
+    """Returns the log-softmax over the last dimension; on a CPU it overwrites the scores."""
     return torch.log_softmax(scores, -1, out=scores if scores.device.type == "cpu" else None)
 
 
 def best_continuations(log_probs: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Finds the `count` best of running + log_probs over width and vocabulary: sums, beams, tokens, as
-    `continuations`."""
+    """Finds the `count` best of running + log_probs; returns sums, beams, tokens as `continuations`."""
     best = best_continuations_natively(log_probs, running, count, normalized=True)
     if best is None:
         sums, index = (log_probs + running.unsqueeze(-1)).flatten(1).topk(count)

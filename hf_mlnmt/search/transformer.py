@@ -1,8 +1,8 @@
-"""The decoders of this package's Transformers and language models, as the loops of a search take them (decoder.py).
+"""The `Decoder` (decoder.py) of this package's Transformers, and that of its language models.
 
-A step gives the decoder one position for each beam (cache.py), a mask with each beam's history, and its place in the
-sentence. Compiled code computes the step on a CPU where cpu/step.py knows all sublayers; else the model's own modules
-are called, with the beams as positions, a mask of four dimensions and the ids of the positions.
+The decoder reads one position for each beam in a step (cache.py), with a mask of each beam's history and the position
+in the target. On a CPU compiled code computes the step where cpu/step.py supports all sublayers; else the model's own
+modules are called, with the beams as positions, a mask of four dimensions and position ids.
 """
 
 from functools import partial
@@ -22,20 +22,20 @@ from hf_mlnmt.search.cpu.step import CompiledStep, Family, find_family
 from hf_mlnmt.search.decoder import HANDLED, SourceBatch, gather_beams, rows_of_beams
 from hf_mlnmt.search.known import known
 
-PRUNE_FROM = 64  # slots
+PRUNE_FROM = 64  # slots in use from which on `prune` is called
 
 
 class TransformerState:
-    """The sources that are read, the cache, and which of its slots each beam looks back at."""
+    """The state of a search: encoded sources, the cache, and a mask of the slots that each beam attends to."""
 
     def __init__(self, cache: BeamCache, source: SourceBatch, in_blocks: bool):
         self.cache, self.in_blocks = cache, in_blocks
         self.dtype = source.outputs.last_hidden_state.dtype
-        self.hidden = torch.finfo(self.dtype).min  # in a mask
+        self.hidden = torch.finfo(self.dtype).min  # value of hidden positions in additive masks
         self.next_pruning = PRUNE_FROM
         self.length = self.slots = 0  # positions of the target that have been read, and slots that are in use
         self.history_mask: Tensor  # (sentences, 1, prompt or width, slots in whole blocks)
-        # Of a family that the search does not know, what the encoder hands on need not have the source's length.
+        # No padding in families that the search does not know: encoder outputs may have another length than the source.
         self._change_source(source.select(None, whole_blocks(source.real.shape[1])) if in_blocks else source)
 
     def _change_source(self, source: SourceBatch) -> None:
@@ -43,13 +43,13 @@ class TransformerState:
         self.source_mask: Any = additive_mask(source.real, source.outputs.last_hidden_state)
 
     def add_prompt(self, sentences: int, length: int) -> None:
-        """Adds the positions of the prompt, each behind those before it."""
+        """Makes the mask of the prompt's slots: each position sees itself and those before it."""
         self.length, self.slots, shape = length, length, (length, whole_blocks(length))
         mask = torch.full(shape, self.hidden, dtype=self.dtype, device=self.source.real.device)
         self.history_mask = mask.triu(1).expand(sentences, 1, -1, -1)
 
     def add_step(self, width: int) -> None:
-        """Adds one position for each beam, behind the slots that are there."""
+        """Adds a slot for each beam after those in use, visible to that beam alone."""
         start = self.slots
         self.length, self.slots = self.length + 1, start + width
         if missing := whole_blocks(self.slots) - self.history_mask.shape[-1]:
@@ -80,7 +80,7 @@ class TransformerState:
         return self
 
     def prune(self) -> None:
-        """Forgets the slots that no beam of a sentence looks back at: most beams share most of their history."""
+        """Removes slots that no beam of their sentence attends to, where that frees a quarter of them or more."""
         alive = (self.history_mask == 0).any(dim=2)[:, 0]  # (sentences, slots)
         count = int(alive.sum(dim=1).max())
         self.next_pruning = max(PRUNE_FROM, 3 * count // 2)
@@ -96,13 +96,13 @@ class TransformerState:
 
 
 class TransformerDecoder:
-    """The `Decoder` of `TransformerForConditionalGeneration` and all that is derived from it."""
+    """The `Decoder` of `TransformerForConditionalGeneration` and its subclasses."""
 
-    positions = "decoder_position_ids"  # forward's name for them
-    widened = True  # the scores, to float32
+    positions = "decoder_position_ids"  # forward's argument for position ids
+    widened = True  # whether scores are converted to float32
 
     def __init__(self, model: Any, arguments: dict[str, Any]):
-        """Takes what generate() gives its loops by keyword; what they do not handle is for the forward."""
+        """Prepares the decoder; `arguments`: generate()'s keyword arguments, those not in HANDLED for the forward."""
         self.model, self.kinds = model, kinds_of_layers(model, arguments)
         self.arguments = {name: value for name, value in arguments.items() if name not in HANDLED}
         self.normalized = getattr(model, "logits_are_scores", False)
@@ -112,25 +112,25 @@ class TransformerDecoder:
         if model.device.type == "cpu":
             self.compiled = None if self.arguments else CompiledStep.of(model, self.family)
             self.arguments["attention_function"] = attend
-            # A search on a CPU is in the weights' own precision, also where Accelerate has put autocast around this
-            # model's forward; a hook of Accelerate's, which fetches weights, is called.
+            # A search on a CPU computes in the weights' precision: it calls the class's forward, without the autocast
+            # that Accelerate may have put around it. A hook of Accelerate's that fetches weights is kept.
             if not hasattr(model, "_hf_hook"):
                 self.forward = partial(type(model).forward, model)
 
     @staticmethod
     def why_not(model: Any, arguments: dict[str, Any]) -> str | None:
-        """Names something of the model that this decoder cannot compute, or returns None."""
+        """Names a kind of cache layers of the model that the search does not support, or returns None."""
         unknown = set(kinds_of_layers(model, arguments)) - BEAM_LAYERS.keys()
         return f"cache slots of the kind {next(iter(unknown)).__name__}" if unknown else None
 
     def read(self, source: SourceBatch) -> SourceBatch:
-        """Returns the source with what this package's encoders hand on, of a family that the search knows."""
+        """Returns the source with its outputs as `EncoderOutput`, in a family that the search knows; else unchanged."""
         if self.family is None:
             return source
         return source._replace(outputs=EncoderOutput.of(source.outputs, self.model.get_encoder().hands_on))
 
     def mark_over_source(self, layers: list[Any]) -> None:
-        """Marks the slots of the target whose state has a number for each position of the source."""
+        """Sets `over_source` of the cache layers whose state has a number for each position of the source."""
         for module in self.model.model.modules():
             if isinstance(module, PreviousWeightAttention):
                 layers[module.layer_idx].over_source = True
@@ -161,7 +161,7 @@ class TransformerDecoder:
         return logits.float() if self.widened else logits
 
     def inputs_of(self, tokens: Tensor, state: TransformerState) -> dict[str, Any]:
-        """Returns what the model reads, under forward's names."""
+        """Returns encoder outputs, masks and tokens under the names of forward's arguments."""
         return {
             "encoder_outputs": state.source.outputs,
             "attention_mask": state.source_mask,
@@ -171,7 +171,7 @@ class TransformerDecoder:
 
 
 class LanguageModelDecoder(TransformerDecoder):
-    """The `Decoder` of `DecoderOnlyForCausalLM`, a member of a fused model: there is no source."""
+    """The `Decoder` of `DecoderOnlyForCausalLM`, a member of a fused model: it ignores the source."""
 
     positions = "position_ids"
 
@@ -185,17 +185,16 @@ class LanguageModelDecoder(TransformerDecoder):
 
 
 def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, **kwargs):
-    """Computes attention for modules that are called in a search on a CPU: shapes as in attention.py."""
+    """Computes attention as modeling/attention.py does, faster for the few queries of a search's step on a CPU."""
     heads = query.shape[1]
     masks = mask.expand(-1, heads, -1, -1).flatten(0, 1)
-    keys = key.transpose(2, 3).flatten(0, 1)  # as they lie in memory
+    keys = key.transpose(2, 3).flatten(0, 1)  # a view: caches store keys transposed
     energies = torch.baddbmm(masks, query.flatten(0, 1), keys, alpha=scaling)
     weights = energies.to(torch.promote_types(energies.dtype, torch.float32)).softmax(-1).to(value.dtype)
     return torch.bmm(weights, value.flatten(0, 1)).unflatten(0, (-1, heads)).transpose(1, 2), None
 
 
 def kinds_of_layers(model: Any, arguments: dict[str, Any]) -> list[type]:
-    """Returns the kind of slot that each decoder layer has in the empty cache that generate() has made, or, if that has
-    no layers yet, by the config."""
+    """Returns the class of each decoder layer's cache layer, in generate()'s empty cache or, without one, by config."""
     cache = getattr(arguments.get(CACHE), "self_attention_cache", None)
     return [type(layer) for layer in getattr(cache, "layers", None) or DynamicCache(config=model.config).layers]

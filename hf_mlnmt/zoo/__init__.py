@@ -1,4 +1,4 @@
-"""The zoo: one entry a system with its config, and where the recipes and records of this project are."""
+"""The zoo: a table with an entry for each system, its config, and the places of this project's recipes and records."""
 
 from hf_mlnmt.zoo.systems import config_for, find_system, list_systems
 

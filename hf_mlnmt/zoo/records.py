@@ -1,13 +1,13 @@
-"""The places of this project's recipes and records, in a checkout or a wheel.
+"""The paths of this project's recipes and records, in a checkout or a wheel.
 
-| file | what |
+| file | content |
 | --- | --- |
 | training/<setup>/base.yaml | a setup: how every system is trained on one corpus; by itself, the baseline's recipe |
-| `variants` in it | the recipes of the setup that differ from it in a few keys: name -> these |
+| `variants` in base.yaml | recipes of the setup that differ from it in a few keys: name -> these keys |
 | training/<setup>/<system>.yaml | the recipe of a system, or of a way of training, that differs in more |
 | modeling/<setup>/<system>.json | the config of a model that was trained here |
-| results/, results/<setup>/ | its results files, by seed; in a checkout alone |
-| model_cards/<setup>/<system>.md | its card, with the scores of its seeds; in a checkout alone |
+| results/, results/<setup>/ | the model's results files, one for each seed; only in a checkout |
+| model_cards/<setup>/<system>.md | the model's card, with the scores of its seeds; only in a checkout |
 
 A folder training/<setup>/ with a base.yaml of a user's own is a setup too.
 """
@@ -22,7 +22,7 @@ BASELINE = "transformer"
 
 
 def records_root() -> Path:
-    """Returns the folder of modeling/ and training/: inside an installed wheel, else the checkout."""
+    """Returns the folder that contains modeling/ and training/: in an installed wheel, else the checkout."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "records"
     return installed if installed.is_dir() else package.parent
@@ -40,7 +40,7 @@ def trained() -> list[str]:
 
 
 def results_of(setup: str, system: str, root: Path | None = None) -> list[Path]:
-    """Returns the results files of a model that was trained here, by seed; none in a wheel, which leaves them out."""
+    """Returns the results files of a model that was trained here, ordered by seed; [] in a wheel, which has none."""
     name, results = f"{system}.{setup}", (root or records_root()) / "results"
     for folder in (results, results / setup):
         files = [
@@ -52,9 +52,9 @@ def results_of(setup: str, system: str, root: Path | None = None) -> list[Path]:
 
 
 def run_name(path: Path, system: str | None) -> str:
-    """Returns the name of a recipe's runs: in training/<setup>/ <system>.<setup>, anywhere else its file's.
+    """Returns the name of a recipe's runs: <file>.<setup> for a file in training/<setup>/, elsewhere the file's name.
 
-    system: of the recipe's model; the name of base.yaml, which may be any system's.
+    system: the recipe's system, which replaces the name of base.yaml; None: the file's name is used.
     """
     path = path.resolve()
     if path.parent.parent.name != "training" or not path.with_name(BASE).is_file():

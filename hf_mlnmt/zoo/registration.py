@@ -1,14 +1,14 @@
-"""The zoo's classes under Transformers' Auto classes, without importing either of them before it is needed.
+"""Registers the zoo's classes with Transformers' Auto classes and PEFT, without importing them before they are needed.
 
-A name in `model_type` finds its config: as soon as Transformers' table of configs is there, ours stand in it by their
-names, and Transformers imports transformers.models.<model_type> when it meets one, as it does for its own models. That
-module is made here, of the config in hf_mlnmt/modeling.
-A config finds its models: whoever has a config of ours has imported hf_mlnmt.modeling, and at its import everything is
-registered by Transformers' own `register`, and generate() gets its faster loop. Earlier it cannot be: Transformers
-imports its table of configs while the modules that ours are built on are half-imported. Nor by names: every other
-package's TransformerConfig would find ours.
-PEFT finds the layers that an adapter changes by their names: as soon as it is there, its tables have our models, with
-all linear layers, and names that our models lack are warned of.
+From `model_type` to config: when Transformers' table of configs is imported, our configs' names are added to it. For
+such a name Transformers imports transformers.models.<model_type>, as for its own models; an import hook makes that
+module, with the config from hf_mlnmt/modeling.
+From config to models: a config of ours exists only after hf_mlnmt.modeling was imported, and that import registers all
+models by Transformers' own `register`, and sets the faster search of generate(). They cannot be registered earlier, as
+Transformers imports its table of configs while modules that ours need are half-imported; nor by class names, as every
+other package's TransformerConfig would get our models.
+PEFT chooses the layers to adapt by model type: when it is imported, our models are added to its tables, with all linear
+layers, and a warning is given for names of layers that our models lack.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from hf_mlnmt.zoo.systems import Architecture, architectures, register
 
 _CONFIG_TABLE = "transformers.models.auto.configuration_auto"
 _MODELING = "hf_mlnmt.modeling"
-ALL_LINEAR = "all-linear"  # PEFT's word for all linear layers but the output projection
+ALL_LINEAR = "all-linear"  # PEFT's name for all linear layers but the output projection
 
 
 def introduce() -> None:
-    """Makes the Auto classes and PEFT know the zoo's models, whatever is imported now or later; cheap, once."""
+    """Installs the import hook that registers the zoo's models, once; applies it to modules imported already."""
     if any(isinstance(finder, _Introduction) for finder in sys.meta_path):
         return
     sys.meta_path.insert(0, introduction := _Introduction())
@@ -40,13 +40,13 @@ def introduce() -> None:
 
 
 def name_configs(table: Any) -> None:
-    """Puts the configs' names into Transformers' table, the module configuration_auto."""
+    """Adds the names of all configs to the table of Transformers' module configuration_auto (`table`)."""
     for architecture in architectures():
         table.CONFIG_MAPPING_NAMES[architecture.model_type] = f"{architecture.prefix}Config"
 
 
 def register_models(_: Any = None) -> None:
-    """Imports all models, registers their classes, and gives them the faster search and matrix products."""
+    """Imports all models, registers their classes, and sets the slots for the faster search and matrix products."""
     import transformers
 
     from hf_mlnmt.common import matmul_backends
@@ -54,19 +54,19 @@ def register_models(_: Any = None) -> None:
     from hf_mlnmt.modeling.configuration import TransformerConfig
     from hf_mlnmt.modeling.tokenization import TranslationTokenizer
 
-    # Both are imported when generate() first asks.
+    # The search is imported at the first call of generate().
     generation.faster_search = lambda *asked: import_module("hf_mlnmt.search").run(*asked)
     generation.generate_again = lambda *asked: import_module("hf_mlnmt.search.prepare").generate(*asked)
     linear.products, linear.kernels, configuration.upkeep = matmul_backends, fused, upkeep
-    # Found by its name, which a tokenizer's folder says.
+    # Registered with the baseline's config; AutoTokenizer finds it by the class name in tokenizer_config.json.
     transformers.AutoTokenizer.register(TransformerConfig, fast_tokenizer_class=TranslationTokenizer, exist_ok=True)
     for architecture in architectures():
         register(architecture)
 
 
 def name_adapted_layers(constants: Any) -> None:
-    """Puts our models into PEFT's tables of the layers that are adapted unless told (`target_modules=None`)."""
-    of_ia3 = {"TARGET": ["qkv_proj", "q_proj", "kv_proj", "fc2"], "FEEDFORWARD": ["fc2"]}  # it takes names alone
+    """Adds our models to PEFT's tables of the layers that are adapted by default (`target_modules=None`)."""
+    of_ia3 = {"TARGET": ["qkv_proj", "q_proj", "kv_proj", "fc2"], "FEEDFORWARD": ["fc2"]}  # IA3 accepts no "all-linear"
     for name, table in vars(constants).items():
         if name.endswith("_MODULES_MAPPING") and ("_IA3_" in name or {"q_proj", "v_proj"} <= {*table.get("bart", ())}):
             layers = of_ia3[name.split("_")[-3]] if "_IA3_" in name else ALL_LINEAR
@@ -74,7 +74,7 @@ def name_adapted_layers(constants: Any) -> None:
 
 
 def warn_of_unknown_layers(tuners: Any) -> None:
-    """Lets PEFT warn of `target_modules` that a model of ours lacks, as v_proj: it adapts what is left in silence."""
+    """Wraps PEFT's inject_adapter to warn of `target_modules` that a model of ours lacks, as v_proj; PEFT is silent."""
     inject = tuners.BaseTuner.inject_adapter
 
     @wraps(inject)
@@ -96,7 +96,7 @@ def warn_of_unknown_layers(tuners: Any) -> None:
 
 
 class _Introduction(MetaPathFinder):
-    """Finds the modules transformers.models.mlnmt_*, and calls a function after the import of some other modules."""
+    """The import hook: finds modules transformers.models.mlnmt_*, and calls a function after some others' import."""
 
     def __init__(self) -> None:
         self.afterwards: dict[str, Callable[[Any], None]] = {
@@ -123,7 +123,7 @@ class _Introduction(MetaPathFinder):
 
 
 class _ConfigModule(Loader):
-    """A module that holds one config class of ours."""
+    """The loader of a module transformers.models.mlnmt_*, whose content is the architecture's config class."""
 
     def __init__(self, architecture: Architecture) -> None:
         self.architecture = architecture
@@ -134,7 +134,7 @@ class _ConfigModule(Loader):
 
 
 class _ThenCall(Loader):
-    """A module's own loader, and a function to call with the module when it has been executed."""
+    """Wraps a module's own loader; calls a function with the module after executing it."""
 
     def __init__(self, loader: Any, function: Callable[[Any], None]) -> None:
         self.loader, self.function = loader, function
@@ -143,7 +143,7 @@ class _ThenCall(Loader):
         return self.loader.create_module(spec)  # type: ignore[no-any-return]
 
     def exec_module(self, module: ModuleType) -> None:
-        # The module shall show its own loader, as if we had not been there.
+        # Restores the module's own loader, so that no trace of the hook is left.
         module.__loader__ = self.loader
         if module.__spec__ is not None:
             module.__spec__.loader = self.loader

@@ -1,6 +1,6 @@
-"""The zoo: a table of all systems, each one entry, and the config that a system's name stands for at a shape.
+"""The zoo: a table of all systems, and `config_for`, which builds a system's config at a shape.
 
-Classes are named, not imported: reading the table needs neither torch nor models.
+The table has names of classes: reading it imports neither torch nor models.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from hf_mlnmt.modeling.configuration import StackConfig
 
 Kind = Literal["translation", "language-model"]
-# Of a translation system, the encoder with a projection of its own (encoder-cloze, encoder-lm).
+# Auto class -> end of the class's name, for a translation system's encoder with an output projection.
 ENCODER_HEADS = {"AutoModelForMaskedLM": "ForMaskedLM", "AutoModelForCausalLM": "ForCausalLM"}
-# The Auto class that loads a model of each kind, and what its class is called behind the architecture's prefix.
+# Kind of a model -> the Auto class that loads it, and the end of its class's name, after the architecture's prefix.
 HEADS: dict[Kind, tuple[str, str]] = {
     "translation": ("AutoModelForSeq2SeqLM", "ForConditionalGeneration"),
     "language-model": ("AutoModelForCausalLM", "ForCausalLM"),
@@ -33,11 +33,11 @@ HEADS: dict[Kind, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """The classes of a file of `package`: <prefix>Config, <prefix>Model, and the one that its kind says:
-    <prefix>ForConditionalGeneration, <prefix>ForCausalLM. With `encoder_heads` also <prefix>ForMaskedLM and
+    """The names of the classes in a file of `package`: <prefix>Config, <prefix>Model, and by its kind
+    <prefix>ForConditionalGeneration or <prefix>ForCausalLM. With `encoder_heads` also <prefix>ForMaskedLM and
     <prefix>ForCausalLM, the encoder alone; the baseline's are in encoder_models.py.
 
-    `over_dual_context`: the same with an encoder of the dual contextual module; None where the two cannot be combined.
+    `over_dual_context`: the architecture combined with a dual-context encoder; None where there is no combination.
     """
 
     model_type: str
@@ -50,12 +50,12 @@ class Architecture:
 
     @property
     def config_class(self) -> Any:
-        """Returns its config; imports the models."""
+        """Returns the config class; imports the models."""
         return self._class("Config")
 
     @property
     def base_class(self) -> Any:
-        """Returns the model without output projection, for AutoModel; the whole model where it has no projection."""
+        """Returns the class for AutoModel: without output projection, or the whole model where there is none such."""
         try:
             return self._class("Model")
         except AttributeError:
@@ -63,7 +63,7 @@ class Architecture:
 
     @property
     def head_class(self) -> Any:
-        """Returns the model with output projection, for `auto_class`."""
+        """Returns the class of the model with output projection, which `auto_class` loads."""
         return self._class(HEADS[self.kind][1])
 
     @property
@@ -73,12 +73,12 @@ class Architecture:
 
     @property
     def heads(self) -> dict[str, Any]:
-        """Returns the models that it has, by the names of their Auto classes, the whole one first; imports them."""
+        """Returns Auto class -> class of the models with a projection, the whole one first; imports them."""
         suffixes = {self.auto_class: HEADS[self.kind][1], **(ENCODER_HEADS if self.encoder_heads else {})}
         return {auto_class: self._class(suffix) for auto_class, suffix in suffixes.items()}
 
     def pointers(self, model_class: Any = None) -> dict[str, str]:
-        """Returns `auto_map` of config.json, {Auto class: file.class}, of a model's class; by default the whole."""
+        """Returns `auto_map` for config.json, {Auto class: file.class}, of a model's class; None: the whole model's."""
         wanted = (model_class or self.head_class).__name__
         name, head = next((name, head) for name, head in self.heads.items() if head.__name__ == wanted)
         classes = {"AutoConfig": self.config_class, name: head}
@@ -94,19 +94,19 @@ class Architecture:
 
 @dataclass(frozen=True)
 class System:
-    """An entry of the zoo. The citation is its class's."""
+    """An entry of the zoo. Its citation is an attribute of the model class."""
 
     name: str
     architecture: Architecture
     fields: Mapping[str, Any]
-    """Config fields that make it what it is."""
+    """The config fields that distinguish the system within its architecture."""
     title: str
-    """What the paper calls it."""
+    """The system's name in the paper."""
     clause: str
-    """What it is."""
+    """A description, which continues a sentence."""
 
 
-# What `<system>+enc-dc` stands for.
+# The architectures of the systems `<system>+enc-dc`.
 _OVER_AGGREGATION = Architecture("mlnmt-dual-context-aggregation", "combinations", "DualContextAggregation")
 _OVER_ATTENTION = Architecture("mlnmt-dual-context-multi-layer", "combinations", "DualContextMultiLayer")
 _OVER_SUPERVISION = Architecture("mlnmt-dual-context-supervision", "combinations", "DualContextSupervision")
@@ -127,7 +127,7 @@ SSRU = Architecture("mlnmt-ssru", "ssru", "SSRU", encoder_heads=False)  # its en
 RNN = Architecture("mlnmt-rnn", "rnn", "RNN", encoder_heads=False)
 BRIDGE = Architecture("mlnmt-bridge", "bridge", "Bridge", encoder_heads=False)
 LANGUAGE_MODEL = Architecture("mlnmt-lm", "language_model", "DecoderOnly", kind="language-model", encoder_heads=False)
-# Made of the folders of other models (`hf_mlnmt.fuse`), so there is no system to give `config_for`.
+# No system of the table: models of it are made from folders of other models (`hf_mlnmt.fuse`), not by `config_for`.
 FUSION = Architecture("mlnmt-fusion", "fusion", "Fusion", encoder_heads=False)
 
 
@@ -149,11 +149,11 @@ def _supervised(name: str) -> System | None:
 
 
 def _members(architecture: Architecture, field: str, *rows: tuple[str, str, str]) -> list[System]:
-    """Returns the members of a family. Of each the value of the config's `field`, also its name, title and clause."""
+    """Returns a family's entries. rows: the value of the config's `field`, in small letters the name; title; clause."""
     return [System(value.lower(), architecture, {field: value}, title, clause) for value, title, clause in rows]
 
 
-# In the order of the documentation.
+# The systems, in the order of the documentation.
 # fmt: off
 _ENTRIES = (
     System("transformer", TRANSFORMER, {}, "The Transformer", "the baseline of all"),
@@ -172,7 +172,7 @@ _ENTRIES = (
         ("M-10", "M-10", "each decoder layer attends to every encoder layer, contexts concatenated"),
         ("M-11", "M-11", "each decoder layer attends to every encoder layer, contexts summed"),
     ),
-    # Of the many ms-<layers> there are, those that stand for all in tests and comparisons.
+    # A selection of the possible ms-<layers>, for tests and comparisons.
     *filter(None, map(_supervised, ("ms-1", "ms-123", "ms-1-aif", "ms-123-aif"))),
     *_members(
         DUAL_CONTEXT, "dual_context",
@@ -218,15 +218,15 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def list_systems(kind: Kind | None = None) -> list[str]:
-    """Lists the canonical names of the systems of a kind (None: all), of the ms-<layers> a selection."""
+    """Returns the canonical names of the systems of a kind (None: all), with a selection of ms-<layers>."""
     return [name for name, entry in SYSTEMS.items() if kind in (None, entry.architecture.kind)]
 
 
 def find_system(name: str) -> System:
     """Returns the entry of a canonical name: a listed one, ms-<layers>, ms-<layers>-aif, or one of these with +enc-dc;
-    or package.module:NameConfig, or a folder whose config.json points to code (`auto_map`), for one's own.
+    of a user's own system by package.module:NameConfig, or a folder whose config.json points to code (`auto_map`).
 
-    Raises: UserError naming the nearest.
+    Raises: UserError, which suggests the nearest name.
     """
     if name in SYSTEMS:
         return SYSTEMS[name]
@@ -243,7 +243,7 @@ def find_system(name: str) -> System:
 
 
 def _over_dual_context(joint: System, name: str) -> System:
-    """Returns the system over a dual-context encoder, a combination of ours."""
+    """Returns the entry `name` of a system combined with a dual-context encoder (combinations.py)."""
     architecture = joint.architecture.over_dual_context
     assert architecture is not None
     title, clause = f"{joint.title} over Enc-DC", f"{joint.clause}, over a dual-context encoder"
@@ -251,7 +251,7 @@ def _over_dual_context(joint: System, name: str) -> System:
 
 
 def _own(name: str) -> System:
-    """Returns the system of a class outside of this package, which the Auto classes know from then on."""
+    """Returns the entry of a user's own system, outside of this package, and registers its classes."""
     from transformers.dynamic_module_utils import get_relative_import_files
 
     from hf_mlnmt.common.model_folder import read_config
@@ -277,7 +277,7 @@ def _own(name: str) -> System:
                 raise ImportError(f"{path}: '{line[0].strip()}' is not copied along; say: from .file import name")
     except UserError:
         raise
-    except Exception as error:  # whatever a module raises as it is imported
+    except Exception as error:  # importing a module can raise any exception
         raise UserError(
             f"system '{name}': {type(error).__name__}: {error}. Expected package.module:NameConfig of a module that "
             "Python finds, with NameModel and NameForConditionalGeneration in the same file: docs/own-system.md."
@@ -286,7 +286,7 @@ def _own(name: str) -> System:
 
 
 def _of_class(config_class: Any) -> Architecture:
-    """Returns the entry of a config's class outside of this package: its models are in the same file."""
+    """Returns the architecture of a config class outside of this package, whose models are in the same file."""
     package, _, module = config_class.__module__.rpartition(".")
     prefix, beside = config_class.__name__.removesuffix("Config"), sys.modules[config_class.__module__]
     kind: Kind = "translation" if hasattr(beside, prefix + HEADS["translation"][1]) else "language-model"
@@ -294,7 +294,7 @@ def _of_class(config_class: Any) -> Architecture:
 
 
 def architectures() -> Iterator[Architecture]:
-    """Yields the classes of every system, combinations too, each once; and those of models that are made of others."""
+    """Yields each architecture once: those of all systems, of combinations, and of fused models."""
     for architecture in dict.fromkeys(entry.architecture for entry in SYSTEMS.values()):
         yield architecture
         if architecture.over_dual_context:
@@ -303,7 +303,7 @@ def architectures() -> Iterator[Architecture]:
 
 
 def system_of(config: Any) -> System | None:
-    """Returns the entry whose fields a config has, whatever its sizes; None for a config that is no system's."""
+    """Returns the system whose fields a config has, at any size; None if there is none."""
     names = [*SYSTEMS]
     if layers := getattr(config, "auxiliary_layers", None):
         names.append(f"ms-{''.join(map(str, layers))}{'-aif' * config.information_fusion}")
@@ -320,7 +320,7 @@ def system_of(config: Any) -> System | None:
 
 
 def architecture_of(config: Any) -> Architecture | None:
-    """Returns the entry of a config's classes, one's own too; None for a config that is not made of ours."""
+    """Returns the architecture of a config, also of a user's own class; None for other packages' configs."""
     from hf_mlnmt.modeling.configuration import StackConfig
 
     known = next((entry for entry in architectures() if entry.model_type == config.model_type), None)
@@ -328,7 +328,7 @@ def architecture_of(config: Any) -> Architecture | None:
 
 
 def register(architecture: Architecture) -> None:
-    """Registers the classes of an entry. Raises: ValueError for one's own with the name of another's model."""
+    """Registers an architecture with the Auto classes. Raises: ValueError where another one has its model_type."""
     import transformers
 
     config_class, name = architecture.config_class, architecture.model_type
@@ -339,7 +339,7 @@ def register(architecture: Architecture) -> None:
 
 
 def positions_of(config: Any) -> int | None:
-    """Returns the longest sentence in tokens that a model of this config can read; None: any, as recurrent layers."""
+    """Returns the most tokens of a sentence that a model of this config can read; None: no limit (recurrent layers)."""
     from hf_mlnmt.modeling.rnn import RNNConfig
 
     return None if isinstance(config, RNNConfig) else getattr(config, "max_position_embeddings", None)
@@ -370,8 +370,8 @@ def config_for(system: str, shape: str = "base", **overrides: Any) -> StackConfi
     size = SHAPES[shape]
     sides = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in size.items()}
     sizes = {name: value for name, value in {**sides, **size}.items() if name in known}
-    fields = deepcopy(dict(entry.fields))  # a config may be changed, the entry not
+    fields = deepcopy(dict(entry.fields))  # a copy, since configs may be changed
     config = config_class(**{**sizes, **fields, **overrides})
     if entry.architecture.package != Architecture.package:
-        config.auto_map = entry.architecture.pointers()  # so that what is saved has the code beside it
+        config.auto_map = entry.architecture.pointers()  # so that saving copies the code beside the weights
     return config

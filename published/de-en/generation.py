@@ -1,7 +1,7 @@
-"""generate() of these models: a slot for a faster search, and what Transformers' loops lack.
+"""generate() of these models: slots for a faster search, and corrections of Transformers' loops.
 
-`hf_mlnmt.search` computes what Transformers' loops compute, in less time. A model knows no more of it than the slot
-`faster_search`: code beside published weights works without that package, by Transformers' own loops.
+`hf_mlnmt.search` computes what Transformers' loops compute, in less time. A model calls it only through the slots
+`faster_search` and `generate_again`: code beside published weights works without that package, by Transformers' loops.
 """
 
 import copy
@@ -14,13 +14,13 @@ from transformers import GenerationMixin
 
 from .configuration import kept_up
 
-_as_of_transformers: Any = functools.wraps(GenerationMixin.generate)  # with its signature and help
-Generation: Any = GenerationMixin  # Any, or mypy would hold every model to the types that this mixin asks for
+_as_of_transformers: Any = functools.wraps(GenerationMixin.generate)  # copies Transformers' signature and help
+Generation: Any = GenerationMixin  # Any, or mypy would check every model against the mixin's types
 NO_TOKEN = -1
 
 
 def refuse_for_transformers(config: Any) -> None:
-    """Raises ValueError for an option of a generation config that Transformers' loops do not know (upkeep.py)."""
+    """Raises ValueError where a generation config has an option of this package that Transformers' loops lack."""
     names = {"recombine": "recombine", "groups": "num_beam_groups", "draws": "draws"}
     for key, name in {**names, "without_replacement": "without_replacement"}.items():
         if (asked := getattr(config, key, None)) not in (None, False, "batch"):
@@ -31,19 +31,19 @@ def refuse_for_transformers(config: Any) -> None:
 
 
 class TranslationGenerationMixin(Generation):
-    """`generate()` by a faster loop if there is one, for two vocabularies, and leaving the caller's objects alone.
+    """Adds `generate()` to a model: by a faster search if there is one, and for a vocabulary on each side.
 
-    A class that has this as a base can generate: Transformers looks for "GenerationMixin" in the names of the bases.
+    "GenerationMixin" must stay in the name: Transformers looks for it in the names of a model's base classes.
     """
 
-    # Whether a search adds up what `forward` returns as logits. False: their log-softmax. True: themselves, as for the
-    # product of two models' probabilities that is not normalised anew; then nothing passes them through a softmax.
+    # Whether a search sums up the logits of `forward` themselves (True), as for a product of models' probabilities that
+    # is not normalised anew, or their log-softmax (False).
     logits_are_scores: bool = False
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor | None) -> Tensor:
         """Shifts labels right by one, beginning with the decoder's start token; -100 becomes padding.
 
-        Raises: ValueError for None, which a call without decoder's inputs and labels comes to.
+        Raises: ValueError for None, as in a call with neither labels nor inputs of the decoder.
         """
         if labels is None:
             raise ValueError(
@@ -70,7 +70,7 @@ class TranslationGenerationMixin(Generation):
         return prepared, model_kwargs
 
     def _prepare_model_inputs(self, *args, **kwargs):
-        # Of an encoder's input Transformers infer no mask, and padding would be read as text.
+        # Transformers infer no mask for an encoder's input, and padding would be read as text: the mask is made here.
         inputs, name, model_kwargs = super()._prepare_model_inputs(*args, **kwargs)
         pad, eos = self.config.pad_token_id, self.config.eos_token_id
         known = pad is not None and pad not in (eos if isinstance(eos, list) else [eos])
@@ -99,7 +99,7 @@ class TranslationGenerationMixin(Generation):
         model = for_outputs(self)
         processors = normalization_undone(model, logits_processor)
         search, pad = super(TranslationGenerationMixin, model)._beam_search, generation_config._pad_token_tensor
-        if pad is not None:  # behind shorter hypotheses; with id 0 Transformers would put </s> there
+        if pad is not None:  # Transformers would fill shorter hypotheses with </s> where padding has id 0
             generation_config = copy.copy(generation_config)
             generation_config._pad_token_tensor = pad.new_full((), NO_TOKEN)
         found = search(input_ids, processors, stopping_criteria, generation_config, **kwargs)
@@ -109,9 +109,9 @@ class TranslationGenerationMixin(Generation):
         return found
 
     def compute_transition_scores(self, sequences, scores, beam_indices=None, normalize_logits=False) -> Tensor:
-        """Computes what GenerationMixin's does, also where source and target have vocabularies of their own.
+        """Computes transition scores as Transformers does, also where source and target have different vocabularies.
 
-        `normalize_logits` does nothing where `logits_are_scores`.
+        `normalize_logits` has no effect where `logits_are_scores`.
         """
         normalize_logits = normalize_logits and not self.logits_are_scores
         compute = super(TranslationGenerationMixin, for_outputs(self)).compute_transition_scores
@@ -120,29 +120,29 @@ class TranslationGenerationMixin(Generation):
     def _expand_inputs_for_generation(
         self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Tensor | None = None, **model_kwargs
     ):
-        # Transformers repeats its tensors for the beams in place: the caller's object, which may be used again.
+        # A copy: Transformers repeats tensors for the beams in the caller's object, which may be used again.
         if model_kwargs.get("encoder_outputs") is not None:
             model_kwargs["encoder_outputs"] = copy.copy(model_kwargs["encoder_outputs"])
         return super()._expand_inputs_for_generation(expand_size, is_encoder_decoder, input_ids, **model_kwargs)
 
 
-# Searches in the place of Transformers' loop: (model, what that is called with, its arguments by keyword) -> what that
-# returns, or None: Transformers' loop shall. `import hf_mlnmt` fills this slot with hf_mlnmt.search.run; in code beside
-# published weights it stays empty.
+# A function of (model, arguments of Transformers' loop, keyword arguments as a dictionary) that searches and returns
+# the loop's result, or None where that loop must search. `import hf_mlnmt` fills this slot with hf_mlnmt.search.run; in
+# code beside published weights it stays empty.
 faster_search: Callable[..., Any] | None = None
 
-# Calls generate() of Transformers, or, for options that it has prepared before, the search alone: (model, generate(),
-# its arguments by keyword) -> what that returns. Filled with hf_mlnmt.search.prepare.generate in the same way.
+# A function of (model, Transformers' generate(), its arguments by keyword) that returns what generate() returns: for
+# options that it has prepared before, it searches alone. Filled with hf_mlnmt.search.prepare.generate in the same way.
 generate_again: Callable[..., Any] | None = None
 
 
 def normalization_undone(model: Any, processors: Any) -> Any:
-    """Returns logits processors for Transformers' beam search, which takes a log-softmax of all that a model returns.
+    """Returns logits processors that undo the log-softmax of Transformers' beam search where `logits_are_scores`.
 
-    Where `logits_are_scores` the first of them gives back what that took away, log sum exp of the last position.
+    The first processor adds log sum exp of the last position's logits, which the log-softmax has subtracted.
 
     Args:
-        model: of one call alone (`for_outputs`): it gets a hook.
+        model: a copy for one call (`for_outputs`): it gets a hook.
     """
     if not model.logits_are_scores:
         return processors
@@ -159,10 +159,10 @@ def normalization_undone(model: Any, processors: Any) -> Any:
 
 
 def for_outputs(model: Any) -> Any:
-    """Returns the model for one call: another object with the same weights, so that nothing is set on what others call.
+    """Returns a copy of the model for one call, with the same weights: hooks and config of the original stay unchanged.
 
-    Its `config.vocab_size` is the decoder's, because Transformers looks there for the number of logits: in
-    compute_transition_scores, and in 5.17's beam search. Ours is the source's size, as Marian's.
+    The copy's `config.vocab_size` is the decoder's, as compute_transition_scores and 5.17's beam search read the number
+    of logits there; in the original it is the source's, as in Marian's.
     """
     model = copy.copy(model)
     model._forward_hooks = copy.copy(model._forward_hooks)

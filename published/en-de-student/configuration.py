@@ -1,11 +1,10 @@
-"""The fields of every architecture's config: Marian's names, plus where the layer norm stands.
+"""The fields of every architecture's config, named as Marian's in Transformers, and `norm_position`.
 
 `StackConfig` is for a decoder, with or without an encoder; `TransformerConfig` adds the encoder.
 
-A family subclasses it, sets `model_type`, adds its fields and decorates itself with `@strict` (it is not inherited).
+A family subclasses it, sets `model_type`, adds its fields and is decorated with `@strict`, which is not inherited.
 
-`import hf_mlnmt` fills the slot `upkeep`, which checks the fields (upkeep.py); the code beside published weights does
-without.
+`import hf_mlnmt` fills the slot `upkeep` with upkeep.py, which checks the fields; beside published weights it is empty.
 """
 
 import os
@@ -20,7 +19,7 @@ upkeep: Any = None  # hf_mlnmt/modeling/upkeep.py
 
 
 def kept_up(name: str, *arguments: Any) -> Any:
-    """Calls the function of upkeep.py of that name; None where the slot is empty."""
+    """Calls the function `name` of upkeep.py and returns its result; None where the slot is empty."""
     return None if upkeep is None else getattr(upkeep, name)(*arguments)
 
 
@@ -42,8 +41,8 @@ class StackConfig(PreTrainedConfig):
         layer_norm_eps: added to the variance in every layer norm.
         scale_embedding: multiply embeddings by sqrt(d_model).
         normalize_embedding: a layer norm over embedding and position, before dropout (BART, mBART).
-        position_embedding: how places are told apart, see stack.py. position_offset: the number of the first place
-            (fairseq, M2M100 and NLLB count sines from 2).
+        position_embedding: the kind of position embeddings, see stack.py. position_offset: the number of the first
+            position (fairseq, M2M100 and NLLB count sines from 2).
         max_position_embeddings: the longest sequence, in subwords.
         tie_word_embeddings: the output projection is the target embedding.
         output_bias: a bias, trained, for each entry of the target vocabulary (Marian).
@@ -80,19 +79,19 @@ class StackConfig(PreTrainedConfig):
 
     @property
     def target_vocab_size(self) -> int:
-        """Returns the number of entries of the vocabulary that is predicted."""
+        """Returns the size of the target vocabulary."""
         return getattr(self, "decoder_vocab_size", None) or self.vocab_size
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any):
-        """Saves the config, and the code that `auto_map` points to, if any, so that what is saved loads again.
+        """Saves the config, and the code that `auto_map` points to, if any, so that the saved model can be loaded.
 
-        A model of a published folder has such a pointer; whatever saves a model, Trainer too, saves its config here.
+        Models of published folders have an `auto_map`; saving a model in any way, also by Trainer, calls this method.
         """
         kept_up("copy_code_of", self, save_directory)
         return super().save_pretrained(save_directory, push_to_hub, **kwargs)
 
     def validate_fields(self):
-        """Refuses values that no model can be built of, naming the field."""
+        """Raises ValueError, which names the field, for values with which no model can be built."""
         kept_up("check_fields", self)
 
 
@@ -128,13 +127,13 @@ class TransformerConfig(StackConfig):
         super().__post_init__(**kwargs)
 
     def cache_slots(self) -> list[str]:
-        """Names the type of cache layer of each slot of the decoder's cache, one slot a decoder layer."""
+        """Returns the names of the types of cache layers in the decoder's cache, one for each decoder layer."""
         return ["full_attention"] * self.decoder_layers
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None):
-        """Returns Transformers' text config, where the caches ask for the number and the types of their slots."""
+        """Returns Transformers' text config; for the decoder with the number and types of its cache layers."""
         config = super().get_text_config(decoder, encoder)
-        # What comes back has lost its decoder_ fields: it is not changed again when a cache asks it in turn.
+        # Transformers' result has no decoder_ fields: so it is not changed again when a cache calls this method on it.
         if decoder and not encoder and self.is_encoder_decoder and "decoder_layers" in vars(self):
             config.layer_types = self.cache_slots()
             config.num_hidden_layers = len(config.layer_types)

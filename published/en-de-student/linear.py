@@ -1,10 +1,9 @@
-"""Linear layers: `project` calls one; and the slots for faster code.
+"""Calls of linear layers (`project`), and two slots for modules that compute the same faster.
 
-The rule: a layer is called; nobody reads the weight of another module. An adapter (PEFT), weights in int8, a hook or a
-parametrisation change what a call computes and leave the weight as it was, or leave none (matrices.py).
+The rule: layers are called, and no code reads the weight of another module. An adapter (PEFT), weights in int8, a hook
+or a parametrisation change the result of a call but not the weight, or leave no weight (matrices.py).
 
-The code beside published weights works without the package hf_mlnmt: it computes everything by PyTorch's functions.
-`import hf_mlnmt` fills two slots with modules that compute the same faster.
+`import hf_mlnmt` fills the slots; in the code beside published weights they are empty, and PyTorch computes everything.
 """
 
 from typing import Any
@@ -16,8 +15,8 @@ kernels: Any = None  # hf_mlnmt/modeling/fused.py: parts of a training step
 
 
 def faster(name: str, *arguments: Any) -> Any:
-    """Calls the function of fused.py of that name, which returns None where the caller is to compute the result; so
-    does an empty slot."""
+    """Returns the result of the function `name` of fused.py; None, and the caller must compute it, where the function
+    returns None or the slot is empty."""
     return None if kernels is None else getattr(kernels, name)(*arguments)
 
 
@@ -28,6 +27,6 @@ def project(module: nn.Module, states: Tensor) -> Tensor:
 
 
 def is_asynchronous(tensor: Tensor) -> bool:
-    """Returns whether the tensor's device is no CPU, so that Python runs ahead of it. To read a value there (`bool()`,
-    `.item()`, a mask as an index) is to wait for all that it was told before, and to leave it idle after."""
+    """Returns whether the tensor's device is not a CPU: Python queues operations there, and reading a value (`bool()`,
+    `.item()`, a mask as an index) would wait for all of them."""
     return tensor.device.type != "cpu"

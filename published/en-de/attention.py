@@ -1,10 +1,10 @@
-"""Multi-head attention of the baseline: `SelfAttention`, `CrossAttention`, and the call that both end in, `attend`.
+"""Multi-head attention of the baseline: `SelfAttention`, `CrossAttention`, and their common computation, `attend`.
 
 Reference: Vaswani et al. 2017, "Attention Is All You Need", equation 1; thesis on joint attention, section 2.3.2.
 
 (1) head_h = softmax(Q_h K_h^T / sqrt(d_h)) V_h        (2) output = concat(head_1 .. head_H) W_o
 
-Projections that read the same input are one matrix (`qkv_proj`, `kv_proj`): fewer and larger products.
+Projections of the same input share one matrix (`qkv_proj`, `kv_proj`): fewer and larger products.
 Departs: no bias in the four projections unless `attention_bias` (the parameter counts of the papers fit that).
 """
 
@@ -32,7 +32,7 @@ def eager_attention(
     dropout: float = 0.0,
     **kwargs,
 ) -> tuple[Tensor, Tensor]:
-    """Computes equation 1, written out; the only implementation that also returns the weights.
+    """Computes equation 1 by plain operations; the only implementation that also returns the weights.
 
     Shapes: query (batch, heads, target, d_h); key, value (batch, heads, source, d_h); additive mask
     (batch, 1, target or 1, source). Returns (batch, target, heads, d_h) and weights (batch, heads, target, source).
@@ -46,20 +46,21 @@ def eager_attention(
 
 
 def causal_mask(config, states: Tensor, attention_mask: Tensor | None, cache: Cache | None = None) -> Tensor | None:
-    """Returns the mask of an attention over positions up to one's own. None, where nothing is padding, tells the
-    attention to be causal by itself; a device that Python runs ahead of is not asked whether that is so.
+    """Returns the mask by which each position attends up to itself; None where nothing is padding: attention then is
+    causal by its own flag. On a GPU a given attention_mask is not read, so that Python need not wait.
 
     Shapes: states (batch, time, d_model); attention_mask (batch, past + time), 0 at padding.
     """
     own = attention_mask is None and cache is None and config._attn_implementation == "sdpa"
     if own and states.is_cuda and torch.cuda.is_current_stream_capturing():
-        return None  # as call by call: for a graph Transformers would make a mask, and attention would be slower
+        return None  # while a graph is captured Transformers would make a mask, and attention would be slower
     known = attention_mask is None or not is_asynchronous(states)
     return create_causal_mask(config, states, attention_mask, cache, allow_is_causal_skip=known)
 
 
 def source_mask(config, states: Tensor, attention_mask: Tensor | None, memory: Tensor | None = None) -> Tensor | None:
-    """Returns the mask of an attention over all positions of `memory`, or of `states`; None as in `causal_mask`."""
+    """Returns the mask of an attention over all real positions of `memory` (None: of `states`); None where nothing is
+    padding, which is not asked of a mask on a GPU."""
     known = attention_mask is None or not is_asynchronous(states)
     return create_bidirectional_mask(
         config, states, attention_mask, encoder_hidden_states=memory, allow_is_bidirectional_skip=known
@@ -72,14 +73,14 @@ def split_heads(states: Tensor, heads: int) -> Tensor:
 
 
 class Attention(nn.Module):
-    """The base of every attention: sizes, the output projection and the dispatch to eager, SDPA or flash."""
+    """The base of every attention: sizes, the output projection, and the call of eager, SDPA or flash attention."""
 
     def __init__(self, config, heads: int, layer_idx: int = 0, is_causal: bool = False):
         super().__init__()
         self.config = config
         self.heads = heads
         self.layer_idx = layer_idx  # the slot in the key/value cache
-        self.is_causal = is_causal  # SDPA and flash read it when there is no mask; cross-attention must say False
+        self.is_causal = is_causal  # SDPA and flash read it where there is no mask; False in cross-attention
         self.scaling = (config.d_model // heads) ** -0.5
         self.out_proj = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
 
@@ -111,14 +112,14 @@ class Attention(nn.Module):
         return output.reshape(*output.shape[:2], -1), weights
 
     def in_groups(self, weights: Tensor, value: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-        """Returns the output of `attend` once more, and the weights (batch, groups * heads, time, keys) of several
-        attentions in one as (batch, groups, heads, ...), which so get a gradient."""
+        """Splits the weights (batch, groups * heads, time, keys) of several attentions in one call into (batch, groups,
+        heads, ...); returns the output, computed from them anew so that they get a gradient, and the weights."""
         weights = weights.unflatten(1, (groups, self.heads))
         return torch.matmul(weights.flatten(1, 2), value).transpose(1, 2).flatten(2), weights
 
 
 class SelfAttention(Attention):
-    """Queries, keys and values from one sequence; `is_causal` in the decoder, where keys and values are cached."""
+    """Self-attention; `is_causal` in the decoder, where keys and values are cached."""
 
     def __init__(self, config, heads: int, layer_idx: int = 0, is_causal: bool = False):
         super().__init__(config, heads, layer_idx, is_causal)
@@ -131,7 +132,8 @@ class SelfAttention(Attention):
         cache: Cache | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
-        """Maps (batch, time, d_model) to the same shape; if eager, returns weights (batch, heads, time, keys) too."""
+        """Attends from each position of hidden_states (batch, time, d_model) to all that the mask shows, those in the
+        cache included; returns the same shape and, if eager, weights (batch, heads, time, keys), else None."""
         states = project(self.qkv_proj, hidden_states)
         query, key, value = (split_heads(x, self.heads) for x in states.chunk(3, dim=-1))
         if cache is not None:
@@ -142,7 +144,7 @@ class SelfAttention(Attention):
 
 
 class CrossAttention(Attention):
-    """Queries from the target, keys and values from the source: projected once per sentence, then cached."""
+    """Attention from target to source, whose keys and values are projected once per sentence, then cached."""
 
     def __init__(self, config, heads: int, layer_idx: int = 0):
         super().__init__(config, heads, layer_idx, is_causal=False)
@@ -157,7 +159,8 @@ class CrossAttention(Attention):
         cache: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
-        """Maps (batch, target, d_model), over memory (batch, source, d_model), to the same; and weights if eager."""
+        """Attends from hidden_states (batch, target, d_model) to memory (batch, source, d_model); returns the shape of
+        hidden_states and, if eager, weights (batch, heads, target, source), else None."""
         query = split_heads(project(self.q_proj, hidden_states), self.heads)
         key, value = cached_source(cache, self.layer_idx, self.project_source, memory)
         output, weights = self.attend(query, key, value, attention_mask, **kwargs)
@@ -172,7 +175,7 @@ class CrossAttention(Attention):
 def cached_source(
     cache: EncoderDecoderCache | None, slot: int, project: Callable, memory: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Returns the source's keys and values from a slot of the cross-attention cache; at first `project(memory)`."""
+    """Returns the source's keys and values: those in the cache's slot, or `project(memory)`, which it stores there."""
     if cache is None:
         return project(memory)
     if cache.is_updated.get(slot):

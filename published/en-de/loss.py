@@ -19,7 +19,8 @@ from .linear import faster, project
 def head_cross_entropy(
     head: nn.Module, states: Tensor, labels: Tensor, label_smoothing: float = 0.0, logits: Tensor | None = None
 ) -> Tensor:
-    """Computes equation 1 by an output projection, `head`; from its `logits` if they are there for every position."""
+    """Computes equation 1 for states (..., d_model) and labels (...), by the output projection `head`; from `logits`
+    where they are given for every position."""
     if logits is not None and logits.shape[:-1] == labels.shape:
         return cross_entropy(logits, labels, label_smoothing)
     total = faster("head_cross_entropy", head, states, labels, label_smoothing)
@@ -27,21 +28,21 @@ def head_cross_entropy(
 
 
 def logits_of(head: nn.Module, states: Tensor, logits_to_keep: int | Tensor = 0) -> Tensor:
-    """Computes the logits of the last `logits_to_keep` positions of states (batch, time, d_model), 0: of all; or of the
-    positions that a tensor names."""
+    """Computes logits of states (batch, time, d_model): of so many last positions, for 0 of all; a tensor names the
+    positions."""
     kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
     return project(head, states[:, kept])
 
 
 def divisor(labels: Tensor, items: int | Tensor | None) -> int | Tensor:
-    """Returns `items`, by which a sum over target tokens is divided, or how many labels are not -100; at least 1."""
+    """Returns the divisor of a loss summed over tokens, at least 1: `items`; None: how many labels are not -100."""
     items = (labels != -100).sum() if items is None else items
     return items.clamp(min=1) if isinstance(items, Tensor) else max(items, 1)
 
 
 def following_labels(labels: Tensor | None, mask: Tensor | None) -> Tensor | None:
-    """Returns the label that every position of a causal model predicts, (batch, time): the next one; nothing (-100) at
-    the end and behind a token that the mask (batch, time) hides."""
+    """Returns labels (batch, time) shifted left by one, so that each position of a causal model has the next as label;
+    -100 at the end, and at positions that the mask (batch, time) hides."""
     if labels is None:
         return None
     following = nn.functional.pad(labels[:, 1:], (0, 1), value=-100)

@@ -1,8 +1,8 @@
 """The base of the baseline's encoder and decoder (transformer.py): embeddings with positions, the norm that ends a
-pre-norm stack, and how weights begin. The equation numbers are that file's.
+pre-norm stack, and the initialisation of weights. The equation numbers are those of transformer.py.
 
 (1) embedding = dropout(sqrt(d_model) E[x] + PE)
-(2) PE: a row for each place t, which counts from `position_offset`: sines and cosines, or a learned table.
+(2) PE: a row for each position t, counted from `position_offset`: sines and cosines, or a learned table.
 
 Reference: Vaswani et al. 2017, "Attention Is All You Need", section 3.5.
 
@@ -28,13 +28,13 @@ from .releases import CACHE_NAMES
 
 
 class Positions(nn.Module):
-    """A table (max_position_embeddings, d_model) with a row for each place."""
+    """The base of position embeddings: a table (max_position_embeddings, d_model) with a row for each position."""
 
     table: Tensor
 
     def forward(self, length: int, past: int | Tensor = 0) -> Tensor:
         """Returns rows past .. past + length - 1: (length, d_model)."""
-        if isinstance(past, Tensor):  # a static cache counts on the device
+        if isinstance(past, Tensor):  # a static cache has its length on the device
             return self.table[torch.arange(length, device=self.table.device) + past]
         if past + length > len(self.table):
             raise ValueError(
@@ -44,12 +44,12 @@ class Positions(nn.Module):
         return self.table[past : past + length]
 
     def at(self, positions: Tensor) -> Tensor:
-        """Returns the rows of any positions: (..., d_model)."""
+        """Returns the rows (..., d_model) of the given positions (...)."""
         return nn.functional.embedding(positions.to(self.table.device), self.table)
 
 
 class SinusoidalPositions(Positions):
-    """Sines and cosines: a buffer, neither trained nor saved; `compute` says how exact."""
+    """Position embeddings of sines and cosines: a buffer, neither trained nor saved, which `compute` fills."""
 
     def __init__(self, positions: int, width: int, kind: str = "interleaved", offset: int = 0):
         super().__init__()
@@ -58,12 +58,12 @@ class SinusoidalPositions(Positions):
         self.register_buffer("table", table, persistent=False)
 
     def begin_weights(self, config) -> None:
-        """Computes the table anew: no checkpoint holds it."""
+        """Computes the table anew, since checkpoints do not hold it."""
         positions, width = self.table.shape
         init.copy_(self.table, self.compute(positions, width, self.kind, self.offset))
 
     def _apply(self, *args, **kwargs):
-        """Moves the module, for Module.to(); a table of other numbers is computed anew, not rounded twice."""
+        """Moves or casts the module, for Module.to(); after a cast the table is computed anew, not rounded twice."""
         before = self.table.dtype
         super()._apply(*args, **kwargs)
         if self.table.dtype != before and not self.table.is_meta:
@@ -73,10 +73,10 @@ class SinusoidalPositions(Positions):
 
     @staticmethod
     def compute(positions: int, width: int, kind: str = "interleaved", offset: int = 0) -> Tensor:
-        """Computes the table above, in float64.
+        """Computes the table (positions, width) of a kind (see the file's table), and returns it in float64.
 
-        "interleaved" is exact. The others are rounded to float32, as those who use them do, and "tensor2tensor" is
-        computed in it: at t = 1000 that makes a difference of some 1e-5, and models were trained with it.
+        "interleaved" is exact in float64. The others are rounded to float32, as the toolkits do, and "tensor2tensor" is
+        computed in float32: at t = 1000 the difference is some 1e-5, and models were trained with it.
         """
         dtype = torch.float32 if kind == "tensor2tensor" else torch.float64
         if kind == "tensor2tensor":
@@ -90,7 +90,7 @@ class SinusoidalPositions(Positions):
 
 
 class LearnedPositions(Positions):
-    """A parameter, begun like the embeddings."""
+    """Position embeddings that are trained, initialised like the token embeddings."""
 
     def __init__(self, positions: int, width: int):
         super().__init__()
@@ -101,19 +101,17 @@ class LearnedPositions(Positions):
 
 
 def shown_positions(mask: Tensor | None, length: int) -> Tensor | None:
-    """Returns the places of the last `length` tokens, from the first that the mask (batch, time) shows; None: from 0.
-
-    So a sentence is the same whether its padding stands on the left or on the right.
-    """
+    """Returns positions (batch, length) of the last `length` tokens, counted from the first that the mask (batch, time)
+    shows, so that padding on the left changes nothing; None without a mask of two dimensions: counted from 0."""
     if mask is None or mask.dim() != 2:
         return None
     return (mask.cumsum(1) - 1).clamp(min=0)[:, -length:]
 
 
 class TransformerPreTrainedModel(PreTrainedModel):
-    """A base class: all that Transformers must know of the models of this family, and how weights begin.
+    """The base of all models: flags for Transformers, ties of weights, saving, and the initialisation of weights.
 
-    Linear layers, embeddings and norms begin as `_init_weights` says; any other module has a `begin_weights(config)`.
+    `_init_weights` initialises linear layers, embeddings and norms; other modules define `begin_weights(config)`.
     """
 
     config: TransformerConfig
@@ -139,19 +137,19 @@ class TransformerPreTrainedModel(PreTrainedModel):
         elif isinstance(module, nn.LayerNorm):
             init.ones_(module.weight)
             init.zeros_(module.bias)
-        # It must be a module that owns weights: in code from the Hub, Transformers passes over all others.
+        # Only modules that own weights may define it: in code from the Hub Transformers skips all others.
         begin: Any = getattr(module, "begin_weights", None)
         if begin is not None:
             begin(self.config)
 
     @staticmethod
     def field_of_tie(key: str) -> str:
-        """Returns the field of the config that says whether this weight, an encoder's table or an output, is tied."""
+        """Returns the config's field that decides whether a weight, an encoder's embeddings or an output, is tied."""
         return "share_encoder_decoder_embeddings" if "encoder.embed_tokens." in key else "tie_word_embeddings"
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """Returns target -> source of all that is tied: an encoder's table where both sides share one, and an output by
-        `tie_word_embeddings`, which in Transformers decides over both."""
+        """Returns target -> source of all tied weights: an encoder's embeddings by `share_encoder_decoder_embeddings`,
+        an output projection by `tie_word_embeddings`, which in Transformers decides over both."""
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels)
         tied = (self._tied_weights_keys or {}).items()
@@ -159,7 +157,7 @@ class TransformerPreTrainedModel(PreTrainedModel):
 
     def tie_weights(self, missing_keys: set[str] | None = None, recompute_mapping: bool = True):
         super().tie_weights(missing_keys, recompute_mapping)
-        kept_up("note_ties", self)  # a file that holds both tables leaves them two
+        kept_up("note_ties", self)  # tables that a checkpoint holds apart stay untied
 
     def save_pretrained(  # type: ignore[override]
         self, save_directory: Any, is_main_process: bool = True, state_dict: Any = None, **options: Any
@@ -168,7 +166,7 @@ class TransformerPreTrainedModel(PreTrainedModel):
         return super().save_pretrained(save_directory, is_main_process, state_dict, **options)
 
     def resize_token_embeddings(self, *sizes: Any, **options: Any) -> nn.Embedding:
-        """Resizes the one table of both sides. Raises: ValueError for a model with a vocabulary for each side."""
+        """Resizes the embeddings that both sides share. Raises: ValueError for a model with two vocabularies."""
         kept_up("check_resizing", self)
         embeddings = super().resize_token_embeddings(*sizes, **options)
         if getattr(self.config, "share_encoder_decoder_embeddings", False):
@@ -177,7 +175,7 @@ class TransformerPreTrainedModel(PreTrainedModel):
 
 
 class Stack(TransformerPreTrainedModel):
-    """The base of encoder and decoder: equation 1, the layers, and the layer norm that ends a pre-norm stack."""
+    """The base of encoder and decoder: embeddings (equation 1), layers, and the last layer norm of a pre-norm stack."""
 
     layer_class: type[nn.Module]
 
@@ -201,13 +199,13 @@ class Stack(TransformerPreTrainedModel):
         return nn.LayerNorm(self.config.d_model, self.config.layer_norm_eps)
 
     def look_up(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-        """Returns E[x] (batch, time, d_model), or the embeddings that are given in its place."""
+        """Returns E[x] (batch, time, d_model), or `inputs_embeds` where they are given. Raises: ValueError for both."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give input_ids or inputs_embeds, not both and not neither")
         return self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
 
     def embed(self, embeds: Tensor, past: int | Tensor = 0, position_ids: Tensor | None = None) -> Tensor:
-        """Computes equation 1 from E[x]; positions from `past` on unless `position_ids` (1 or batch, time)."""
+        """Computes equation 1 from E[x], with positions from `past` on, or `position_ids` (1 or batch, time)."""
         if position_ids is None:
             positions = self.positions(embeds.shape[1], past).to(embeds.dtype)
         else:

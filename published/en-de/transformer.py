@@ -1,4 +1,4 @@
-"""The Transformer baseline, to be read from top to bottom; every other architecture is its difference to this file.
+"""The Transformer baseline; every other architecture is written as its differences to this file.
 
 Reference: Vaswani et al. 2017, "Attention Is All You Need"; thesis on joint attention, chapters 2-3; thesis on
 monolingual data, section 3.2.3 (norm_position="pre").
@@ -7,22 +7,22 @@ monolingual data, section 3.2.3 (norm_position="pre").
 | --- | --- | --- |
 | x, y: source and target tokens | input_ids, decoder_input_ids | (batch, source), (batch, target) |
 | f^0 .. f^L: embedding output and encoder layers | states | L + 1 of (batch, source, d_model) |
-| what the attention over the source reads (f^L here) | memory | (batch, source, d_model) |
-| what else the encoder hands on (nothing here) | features | (batch, ...) |
-| what else decoder layers read (nothing here) | extras | name -> (batch, ...) |
+| encoder states that the attention over the source reads (f^L here) | memory | (batch, source, d_model) |
+| further output of the encoder for the decoder (none here) | features | (batch, ...) |
+| further inputs of decoder layers (none here) | extras | name -> (batch, ...) |
 | s: decoder states | hidden_states | (batch, target, d_model) |
 | E: embeddings and output projection | embed_tokens, lm_head | (vocabulary, d_model) |
 
 (1) embedding = dropout(sqrt(d_model) E[x] + PE), (2) PE: stack.py    (3)-(4) the layers: layers.py
 (5) p(y_t | y_<t, x) = softmax(E s_t + b), b only with output_bias
 
-Seams, each a method or a class attribute that a family overrides: `EncoderLayer.attend_self`, `Encoder.memory`,
-`Encoder.features` (both named in `Encoder.hands_on`), `Decoder.extend`, `DecoderLayer.attend_self`,
+Seams (extension points), methods or class attributes that a family overrides: `EncoderLayer.attend_self`,
+`Encoder.memory`, `Encoder.features` (both named in `Encoder.hands_on`), `Decoder.extend`, `DecoderLayer.attend_self`,
 `DecoderLayer.attend_source`, `TransformerModel.decode`, `TransformerForConditionalGeneration.supervise`,
-`TransformerConfig.cache_slots`, and `layer_class`, `encoder_class`, `decoder_class`, `model_class`.
-Keyword arguments flow from the model through encoder and decoder to every layer; a tensor that needs a gradient goes to
-the layers as one of the `extras`.
-Departs: dropout on embeddings and sublayer outputs only, by default; the papers name one rate and no places.
+`TransformerConfig.cache_slots`, and `layer_class`, `encoder_class`, `decoder_class`, `model_class`. Keyword arguments
+are passed from the model through encoder and decoder to every layer; a tensor that needs a gradient is passed to the
+layers as one of the `extras`.
+Departs: dropout on embeddings and sublayer outputs only, by default; the papers name one rate but not where it acts.
 """
 
 from typing import Any
@@ -51,7 +51,7 @@ from .stack import Stack, TransformerPreTrainedModel
 
 
 class Encoder(Stack):
-    """L layers over the source."""
+    """The encoder: embedding of the source, L layers and, in a pre-norm model, a layer norm."""
 
     main_input_name = "input_ids"
     layer_class: type[nn.Module] = EncoderLayer
@@ -75,13 +75,13 @@ class Encoder(Stack):
         """Encodes input_ids and attention_mask (batch, source) as states (batch, source, d_model).
 
         Args:
-            is_causal: no position sees those behind it, as in a language model of the source (encoder_models.py).
-            position_ids: (1 or batch, source), places other than 0, 1, 2 and so on.
+            is_causal: no position sees later ones, as in a language model of the source (encoder_models.py).
+            position_ids: (1 or batch, source); None: 0, 1, 2 and so on.
         """
         hidden_states = self.embed(self.look_up(input_ids, inputs_embeds), position_ids=position_ids)
         if is_causal:
             mask = causal_mask(self.config, hidden_states, attention_mask)
-            kwargs["is_causal"] = True  # to the attentions, which have no mask where nothing is padding
+            kwargs["is_causal"] = True  # for the attentions, whose mask is None where nothing is padding
         else:
             mask = source_mask(self.config, hidden_states, attention_mask)
         states = [hidden_states]
@@ -92,20 +92,20 @@ class Encoder(Stack):
 
     @property
     def hands_on(self) -> tuple[str, ...]:
-        """Names the fields of `EncoderOutput` that the decoder needs beside the last state, in the present mode."""
+        """Names the fields of `EncoderOutput` beside the last state that the decoder needs in the present mode."""
         return ()
 
     def memory(self, states: list[Tensor]) -> Tensor | None:
-        """Returns `EncoderOutput.memory`, from all L + 1 states; None is the last state."""
+        """Returns None: the decoder reads the last state. Families compute memory from all L + 1 states."""
         return None
 
     def features(self, states: list[Tensor]) -> Tensor | None:
-        """Returns `EncoderOutput.features`, from all L + 1 states."""
+        """Returns None: there are no features. Families compute features from all L + 1 states."""
         return None
 
 
 class Decoder(Stack):
-    """L_d layers over the target, each reading the source."""
+    """The decoder: embedding of the target, L_d layers that attend to target and source and, pre-norm, a layer norm."""
 
     layer_class: type[nn.Module] = DecoderLayer
     _can_record_outputs = {
@@ -139,8 +139,8 @@ class Decoder(Stack):
 
         Args:
             encoder_hidden_states, encoder_features: memory (batch, source, ...) and features of `EncoderOutput`.
-            decoder_position_ids: (1 or batch, 1 or target), positions other than those behind the cache's.
-            extras: what the model itself has for the layers, beside what `extend` makes.
+            decoder_position_ids: (1 or batch, 1 or target); None: counted on from the positions in the cache.
+            extras: further inputs of the layers from the model, beside those that `extend` returns.
 
         Raises: ValueError for a filled cache under gradient checkpointing.
         """
@@ -177,10 +177,10 @@ class Decoder(Stack):
         attention_mask: Tensor | None,
         features: Tensor | None,
     ) -> dict[str, Tensor]:
-        """Returns the extras: what the layers read beside the baseline's inputs, each (batch, ...), by name.
+        """Returns the extras, further inputs of the layers by name, each (batch, ...): none in the baseline.
 
-        They are made of E[x] (batch, target, d_model), what else `embed` takes, the mask as `forward` got it, and what
-        the encoder handed on.
+        embeds: E[x] (batch, target, d_model). past, position_ids: as of `embed`. attention_mask: the argument of
+        `forward`. features: of `EncoderOutput`.
         """
         return {}
 
@@ -236,7 +236,7 @@ class TransformerModel(TransformerPreTrainedModel):
         )
 
     def decode(self, encoded: EncoderOutput, **inputs: Any) -> Seq2SeqModelOutput:
-        """Runs the decoder, with its `inputs`, over what the encoder handed on."""
+        """Runs the decoder, with the keyword arguments `inputs`, over the encoder's memory and features."""
         outputs = self.decoder(
             encoder_hidden_states=encoded.last_hidden_state if encoded.memory is None else encoded.memory,
             encoder_features=encoded.features,
@@ -295,9 +295,9 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
 
         Args:
             labels: target tokens ending in </s>, -100 where nothing counts; shifted, they are the decoder's input.
-            logits_to_keep: only the last so many positions' logits (0: all).
+            logits_to_keep: how many last positions to return logits of (0: all).
             smoothing: eps of the label-smoothed loss (see loss.py).
-            loss_only: no logits are returned, nor kept in memory: the way to train.
+            loss_only: return no logits, and keep none in memory, as in training.
             num_items_in_batch: target tokens the loss is divided by (None: those of this batch). Where there are none,
                 the loss is 0, and so are its gradients.
         """
@@ -334,9 +334,9 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
         label_smoothing: float,
         items: int | Tensor,
     ) -> dict[str, Tensor]:
-        """Returns the parts of the loss by name, whose sum it is; here one, of the decoder's last state.
+        """Returns the summands of the loss by name: here one, the cross-entropy of the decoder's last state.
 
-        Each is divided here: a sum over target tokens, or over sentences, by `items`, the target tokens of the step.
+        Each summand is a sum over target tokens, or over sentences, divided by `items`, the step's target tokens.
         """
         assert outputs.last_hidden_state is not None
         total = head_cross_entropy(self.lm_head, outputs.last_hidden_state, labels, label_smoothing, logits)
@@ -351,14 +351,17 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
     ) -> Tensor:
         """Returns sentence embeddings (batch, d_model): the mean of the encoder's last states over real positions.
 
-        Another `pooling` is for models with an attention bridge (bridge.py).
+        Other values of `pooling` than "mean" are for models with an attention bridge (bridge.py).
         """
         encoded = self.get_encoder()(input_ids, attention_mask, **inputs)
         return pooled_states(encoded.last_hidden_state, attention_mask, pooling)
 
 
 def pooled_states(states: Tensor, mask: Tensor | None, pooling: str | int) -> Tensor:
-    """Pools states (batch, source, d), mask (batch, source), to (batch, d). Raises: ValueError but for "mean"."""
+    """Returns the mean (batch, d) of states (batch, source, d) where mask (batch, source) is 1; None: of all.
+
+    Raises: ValueError for another pooling than "mean".
+    """
     if pooling != "mean":
         raise ValueError(f"pooling={pooling!r}: a model without an attention bridge has the mean of its states alone")
     if mask is None:

@@ -1,15 +1,15 @@
-"""A tokenizer of many languages, of two vocabularies, or with text processing, as Transformers' tools take tokenizers.
+"""A tokenizer of many languages, of two vocabularies, or with text processing, usable as any tokenizer of Transformers.
 
-Of many languages: `tgt_lang` ("fr") puts the code of the target language (<2fr>) before every source, as NLLB's puts
-its own; it is set, given at loading or in a call, and saved. `src_lang` may be any: our models see the source language
-by themselves, and it is only compared with the other. A source without a code, which the model translates into a
-language of its own choice, and one into its own language, which it copies, are warned of once and not refused: labels
-and lengths are made by the same call as sources. With `split_special_tokens`, which our tokenizers are saved with, a
-"</s>" or a code inside a text is text; only codes in front of a source, typed or of `tgt_lang`, are tokens.
+Of many languages: `tgt_lang` ("fr") puts the code of the target language (<2fr>) before every source, as NLLB's does;
+it can be set, given at loading or in a call, and is saved. `src_lang` is not passed to the model, which recognizes the
+source language, and only compared with `tgt_lang`. A source without a code, whose target language the model chooses,
+and one with its own language as target, which the model copies, cause a warning once and no error: labels and lengths
+are made by the same call as sources. With `split_special_tokens`, with which our tokenizers are saved, a "</s>" or a
+code inside a text is text; only codes in front of a source, typed or of `tgt_lang`, are tokens.
 
-Of two vocabularies: source texts are cut with the source's, `text_target` with the target's; what is decoded is the
-target's unless `use_source_tokenizer` is given, as with Marian's. Saved, its folder has everything that hf_mlnmt reads.
-Text is taken as it is: processing (Moses) is kept beside the vocabularies, and hf_mlnmt applies it.
+Of two vocabularies: source texts are tokenized with the source's, `text_target` with the target's; ids are decoded with
+the target's unless `use_source_tokenizer` is given, as with Marian's. A saved folder has everything that hf_mlnmt
+reads. Text processing (Moses) is only stored beside the vocabularies: hf_mlnmt applies it, this tokenizer does not.
 """
 
 import json
@@ -27,25 +27,25 @@ from transformers.utils import cached_file, logging
 
 FOLDER = "target_tokenizer"
 PROCESSING = "text_processing.json"
-# In tokenizer_config.json: the parts that lie beside, and where the code of this class is.
+# In tokenizer_config.json: the key of the list of further files, and the value of auto_map that points to this class.
 PARTS, POINTER = "parts", {"AutoTokenizer": [None, "tokenization.TranslationTokenizer"]}
 _CODE = re.compile(r"\s*<2([\w-]+)>")
-_APART = "\U0010ffff"  # a noncharacter, put into text that looks like a code and means none
+_APART = "\U0010ffff"  # a noncharacter, put into text that only looks like a special token
 logger = logging.get_logger(__name__)
 
 
 def languages_of(tokenizer: Any) -> list[str]:
-    """Returns the languages that a tokenizer of ours has codes for, in the order of their ids."""
+    """Returns the languages for which a tokenizer has codes (<2fr>), in the order of their ids."""
     added = sorted(tokenizer.get_added_vocab().items(), key=lambda item: item[1])
     return [match[1] for token, _ in added if (match := _CODE.fullmatch(token))]
 
 
 class TranslationTokenizer(PreTrainedTokenizerFast):
-    """The source's tokenizer; `target_tokenizer` (None: this one) and `text_processing` (a side: its settings)."""
+    """The source's tokenizer, with `target_tokenizer` (None: the same) and `text_processing` (side -> settings)."""
 
     target_tokenizer: Any = None
     text_processing: dict[str, Any] | None = None
-    _src_lang: str | None = None  # not by their public names, by which a plain copy would be taken for one of NLLB's
+    _src_lang: str | None = None  # with public names a copy as PreTrainedTokenizerFast would be treated as NLLB's
     _tgt_lang: str | None = None
     _of_target = False
 
@@ -53,8 +53,8 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
     def from_pretrained(  # type: ignore[override]
         cls, name: Any, *inputs: Any, **options: Any
     ) -> "TranslationTokenizer":
-        """Loads the tokenizer from a folder or by a Hub name. `src_lang`, `tgt_lang`: instead of what was saved."""
-        tokenizer = super().from_pretrained(name, *inputs, **options)  # an __init__ of ours would change how it loads
+        """Loads the tokenizer from a folder or by a Hub name. `src_lang`, `tgt_lang`: replace the saved ones."""
+        tokenizer = super().from_pretrained(name, *inputs, **options)  # not in an __init__: it would change the loading
         tokenizer.src_lang, tokenizer.tgt_lang = map(tokenizer.init_kwargs.get, ("src_lang", "tgt_lang"))
         of_the_hub = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
         where = {key: options[key] for key in of_the_hub if options.get(key) is not None}
@@ -69,7 +69,7 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
 
     @property
     def src_lang(self) -> str | None:
-        """Returns the language of the sources, any; the model is not told."""
+        """Returns the language of the sources, any text: the model does not read it."""
         return self._src_lang
 
     @src_lang.setter
@@ -89,8 +89,8 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
         self._tgt_lang = language
 
     def save_pretrained(self, save_directory: Any, *arguments: Any, **options: Any) -> tuple[str, ...]:
-        """Writes everything into one folder, the target's tokenizer into a folder in it, and where the tokenizer was
-        loaded with a pointer to its code, that."""
+        """Saves both tokenizers, the target's in a subfolder, and text processing; where the tokenizer was loaded with
+        a pointer to its code (`auto_map`), the code too."""
         os.makedirs(save_directory, exist_ok=True)
         files: list[str] = []
         if self.target_tokenizer is not None:
@@ -121,7 +121,7 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
         tgt_lang: str | None = None,
         **options: Any,
     ) -> BatchEncoding:
-        """Encodes texts as Transformers' tokenizers do; labels are the target's ids. The languages are of this call."""
+        """Encodes texts as Transformers' tokenizers do; labels are the target's ids. Languages hold for this call."""
         kept = self.src_lang, self.tgt_lang
         self.src_lang, self.tgt_lang = src_lang or self.src_lang, tgt_lang or self.tgt_lang
         try:
@@ -145,7 +145,7 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
     def _encode_plus(
         self, text: Any, text_pair: Any = None, add_special_tokens: bool = True, *arguments: Any, **options: Any
     ) -> Any:
-        known = isinstance(text, str | list | tuple)  # of anything else the library says what it is
+        known = isinstance(text, str | list | tuple)  # for other types the library raises its error
         backend, encode = cast(Any, self._tokenizer), cast(Any, super()._encode_plus)
         if self._of_target or not known or not languages_of(self):
             return encode(text, text_pair, add_special_tokens, *arguments, **options)
@@ -165,8 +165,8 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
                 backend.normalizer = kept
 
     def _told_apart(self, text: Any) -> Any:
-        """Returns text in which no token is found but the codes in front: the normalizer puts together again what is
-        told apart here."""
+        """Returns text with a separator inside each special token but the codes in front, so that none is recognized;
+        the normalizer removes the separators."""
         if not isinstance(text, str):
             return text if text is None else type(text)(map(self._told_apart, text))
         tokens = {token for token in self.all_special_tokens if token in text}
@@ -180,8 +180,8 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
         return text[:begin] + inside
 
     def _check(self, text: Any, options: dict[str, Any]) -> None:
-        """Raises ValueError for a text that has a code beside `tgt_lang`; warns once of one that has none, and of a
-        translation into its own language."""
+        """Raises ValueError for a text with a code where `tgt_lang` is set; warns once where there is neither, and
+        where the target language is the source's."""
         texts = [text] if isinstance(text, str) else list(text)
         if options.get("is_split_into_words") and texts and isinstance(texts[0], str):
             texts = [texts]
@@ -211,8 +211,7 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
 
     @contextmanager
     def _code_in_front(self, told: bool) -> Iterator[None]:
-        """Has the code of `tgt_lang` put before every text while it lasts, if it is told; what is saved knows nothing
-        of it."""
+        """Puts the code of `tgt_lang` before every text inside the with block, if `told`; saved files have no trace."""
         backend: Any = self._tokenizer
         template = backend.post_processor
         if self.tgt_lang and told:
@@ -228,7 +227,7 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
             backend.post_processor = template
 
     def decode(self, token_ids: Any, *arguments: Any, use_source_tokenizer: bool = False, **options: Any) -> Any:
-        """Turns ids of the target, or of the source, into text."""
+        """Decodes ids of the target's vocabulary, or with `use_source_tokenizer` of the source's, to text."""
         if self.target_tokenizer is None or use_source_tokenizer:
             return super().decode(token_ids, *arguments, **options)
         return self.target_tokenizer.decode(token_ids, *arguments, **options)

@@ -1,2 +1,2 @@
-"""The CPU floor of the search: one decoder step in compiled code, for a batch (step.py) and in a whole search of one
-sentence (one_sentence.py); int8.py has the linear layers in int8."""
+"""The search in compiled code on a CPU: a decoder step for a batch (step.py), and the whole search of one sentence
+(one_sentence.py); int8.py has linear layers in int8."""

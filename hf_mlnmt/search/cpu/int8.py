@@ -1,9 +1,8 @@
 """Linear layers in int8, for a CPU: weights are read in a quarter of the time, and multiplied several times as fast.
 
-A weight is rounded to 127 steps either way with a scale for each output; an input row is rounded as it comes, with a
-scale of its own: so what is computed for a row depends on no other row. The sums are whole numbers and exact: compiled
-code (search.c, by AVX-512 VNNI or AMX) and PyTorch's `_int_mm` give the same but for the rounding of the last two
-products.
+Weights are rounded to integers from -127 to 127 with a scale for each output; each input row is rounded when it is
+multiplied, with a scale of its own, so that its result depends on no other row. Sums of integers are exact: compiled
+code (search.c, by AVX-512 VNNI or AMX) and PyTorch's `_int_mm` differ only in the rounding of the last two products.
 """
 
 import copy
@@ -16,14 +15,14 @@ from torch import Tensor, nn
 from hf_mlnmt.search.cpu.native import PANEL, library, pointer
 
 STEPS = 127
-INPUTS = 64  # what inputs are padded to, as in search.c
-MOST_INPUTS = 2**16  # sums of more could pass 2^31
-_OF_THREAD = threading.local()  # memory that compiled code computes in, as much as the largest product needed
+INPUTS = 64  # a weight's number of inputs is padded to a multiple of this, as in search.c
+MOST_INPUTS = 2**16  # sums over more inputs could pass 2^31
+_OF_THREAD = threading.local()  # `memory`: working memory of compiled code, of the largest product so far
 _NO_MEMORY = torch.empty(0, dtype=torch.uint8)
 
 
 class Int8Linear(nn.Module):
-    """x W^T + b with W in int8, in the place of nn.Linear; it has no parameters and cannot be trained or saved."""
+    """x W^T + b with W in int8, a replacement of nn.Linear for inference: it cannot be trained or saved."""
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
@@ -35,14 +34,14 @@ class Int8Linear(nn.Module):
         self.packed: tuple[Tensor, Tensor] | None = None
 
     def forward(self, states: Tensor) -> Tensor:
-        """Multiplies states (..., inputs), float32 -> (..., outputs)."""
+        """Computes x W^T + b for states x (..., inputs), float32 -> (..., outputs)."""
         functions = compiled(self)
         rows = states.reshape(-1, self.in_features)
         products = self.multiply(rows) if functions is None else self.multiply_natively(functions, rows.contiguous())
         return products.view(*states.shape[:-1], self.out_features)
 
     def multiply(self, rows: Tensor) -> Tensor:
-        """Multiplies rows (any, inputs) -> (any, outputs) by PyTorch's operations."""
+        """Computes `forward` for rows (any, inputs) -> (any, outputs) by PyTorch's operations."""
         largest = rows.abs().amax(dim=1, keepdim=True)
         steps = torch.full_like(largest, STEPS)  # a number divided by a tensor would be rounded twice
         inverse = torch.where(largest > 0, steps / largest, 0.0)
@@ -51,7 +50,7 @@ class Int8Linear(nn.Module):
         return products if self.bias is None else products + self.bias
 
     def multiply_natively(self, functions: Any, rows: Tensor) -> Tensor:
-        """Multiplies them in compiled code."""
+        """Computes the same as `multiply` in compiled code."""
         products = rows.new_empty(len(rows), self.out_features)
         numbers, sums = self.pack()
         sizes = len(rows), self.in_features, self.out_features
@@ -64,8 +63,8 @@ class Int8Linear(nn.Module):
         return products
 
     def pack(self) -> tuple[Tensor, Tensor]:
-        """Returns what search.c reads: panels (outputs / PANEL rounded up, inputs / 4, PANEL, 4), and 128 times the sum
-        of the numbers of each output."""
+        """Returns the weight as search.c reads it, made once: panels (outputs / PANEL rounded up, inputs / 4, PANEL,
+        4), and 128 times the sum of each output's integers."""
         if self.packed is None:
             outputs, inputs = self.rounded.shape
             blank = -inputs % INPUTS, -outputs % PANEL
@@ -76,14 +75,14 @@ class Int8Linear(nn.Module):
 
 
 def compiled(linear: Int8Linear) -> Any:
-    """Returns the compiled functions, where this processor has instructions for int8 that they use; or None."""
+    """Returns the compiled functions; None without any, without int8 instructions, or for too many inputs."""
     functions = library(torch.float32)
     known = functions is not None and functions.int8_kind() and linear.in_features <= MOST_INPUTS
     return functions if known else None
 
 
 def in_int8(model: nn.Module) -> nn.Module:
-    """Copies a model, every nn.Linear in int8, and what else it is made of as it is."""
-    # Their weights are not copied first: only what takes their place is.
+    """Returns a deep copy of a model in which an `Int8Linear` replaces every nn.Linear."""
+    # deepcopy finds the replacements in its memo, so the weights that they replace are not copied.
     linears = {id(module): Int8Linear(module) for module in model.modules() if type(module) is nn.Linear}
     return copy.deepcopy(model, dict(linears))

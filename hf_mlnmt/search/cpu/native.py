@@ -1,9 +1,9 @@
-"""Calls of search.c: the inner loops of a search on a CPU, without what PyTorch costs for every operation.
+"""Calls of search.c: the inner loops of a search on a CPU, without PyTorch's overhead for each operation.
 
-The system's C compiler, `cc` or what the variable CC names, compiles it the first time that it is needed, in about two
+The system's C compiler, `cc` or the command in the variable CC, compiles search.c at its first use, in about two
 seconds. The library is kept in the user's cache: `$HF_MLNMT_CACHE`, else `$XDG_CACHE_HOME/hf_mlnmt`, else
 `~/.cache/hf_mlnmt`. Without a compiler, or with HF_MLNMT_NATIVE=0, a search calls PyTorch's operations, which compute
-the same; where the compiler is missing or fails, a line of this file's logger says so.
+the same; where the compiler is missing or fails, this file's logger reports it.
 """
 
 import ctypes
@@ -29,8 +29,8 @@ logger = logging.get_logger(__name__)
 C_FILE = Path(__file__).with_name("search.c")
 TYPES = {torch.float32: "float", torch.float64: "double"}
 FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"]
-CHOICES = [  # the first that the compiler takes
-    # On AMD's processors GCC would not fuse the sums of a single row, which then differ from those among others.
+CHOICES = [  # the first set of options that the compiler accepts is used
+    # On AMD's processors GCC would else fuse no multiply-adds of a single row: its sums would differ from a batch's.
     ["-march=native", "-mprefer-vector-width=512", "-fopenmp", "--param=avoid-fma-max-bits=0"],
     ["-march=native", "-mprefer-vector-width=512", "-fopenmp"],
     ["-march=native", "-fopenmp"],
@@ -40,16 +40,16 @@ CHOICES = [  # the first that the compiler takes
 ]
 PANEL = 64  # outputs of a packed weight that lie together, as in search.c
 SELF_ATTENTION, SOURCE_ATTENTION, FEED_FORWARD, SOURCE, STATE = range(5)  # kinds of sublayers, as in search.c
-PACKED, TRANSPOSED, AS_IT_LIES = range(3)  # how a weight lies in memory, likewise
-RELU, SWISH = range(2)  # activations, likewise
-ROWS = 96  # of a task: what they need stays in the processor's cache
-LARGE_ROWS = 512  # of a task where weights are large: each is read once for a task
-SMALL = 2**18  # numbers in a weight that compiled code multiplies as fast as a library
-FEW_ROWS = 6  # too few to share out among threads
+PACKED, TRANSPOSED, AS_IT_LIES = range(3)  # memory layouts of a weight, as in search.c
+RELU, SWISH = range(2)  # activations, as in search.c
+ROWS = 96  # most rows of a thread's task: their states fit into the processor's cache
+LARGE_ROWS = 512  # most rows of a task where weights are large, since each task reads each weight once
+SMALL = 2**18  # numbers up to which compiled code multiplies a weight as fast as a library
+FEW_ROWS = 6  # fewest rows of a task: no more threads for fewer
 
 
 def declared() -> tuple[dict[str, Any], dict[str, tuple[Any, list[Any]]]]:
-    """Reads search.c's structures, as ctypes has them, and the types of its functions' results and arguments."""
+    """Reads search.c; returns its structures as ctypes classes, and its functions' types of results and arguments."""
     text = re.sub(r"/\*.*?\*/", "", C_FILE.read_text(encoding="utf-8"), flags=re.DOTALL)
     kinds: dict[str, Any] = {"long": ctypes.c_long, "double": ctypes.c_double}
     for body, name in re.findall(r"typedef struct \{([^}]*)\} (Rounded|Unit|Stack|Search);", text):
@@ -71,22 +71,22 @@ Rounded, Unit = STRUCTURES["Rounded"], STRUCTURES["Unit"]
 
 
 class NativeUnits:
-    """Sublayers that follow each other and are computed by one call of `run`."""
+    """A sequence of sublayers that one call of search.c's `run` computes."""
 
     def __init__(self, functions: Any, large: int = TRANSPOSED):
-        """Begins without units; `large`: how large weights lie in memory. PACKED takes the least time for few rows."""
+        """Starts an empty sequence; `large`: the memory layout of large weights. PACKED is fastest for few rows."""
         self.functions, self.large = functions, large
         self.units: list[Any] = []
-        self.reads_much = False  # some weights are large
-        self.slots: list[int] = []  # of each unit, where its keys and values lie in the cache
-        self.held: list[Any] = []  # what the units point to
-        self.scratch = torch.empty(0)  # memory that the functions compute in
+        self.reads_much = False  # whether some weight is large
+        self.slots: list[int] = []  # for each unit the index of its cache layer
+        self.held: list[Any] = []  # tensors to whose memory the units point, kept alive
+        self.scratch = torch.empty(0)  # working memory of `run`
         self.array: Any = None
 
     def add(
         self, sublayer: Any, kind: int, into: Any, out: Any, heads: int, scaling: float, slot: int, activation: int
     ) -> None:
-        """Adds a sublayer with its first and its last product."""
+        """Appends a unit of this `kind`: norm, first (`into`) and last (`out`) linear layer; slot: in the cache."""
         norm = sublayer.layer_norm
         inner = into.out_features + (out.out_features if kind == STATE else 0)
         unit = Unit(kind=kind, pre=bool(sublayer.pre), eps=norm.eps, inner=inner)
@@ -99,7 +99,7 @@ class NativeUnits:
         self.slots.append(slot)
 
     def packed(self, module: Any) -> tuple[int | None, Any, int]:
-        """Returns a module's weight (outputs, inputs) as search.c reads it: as it is, or rounded; and how it lies."""
+        """Returns a linear layer's weight as search.c reads it: address or None, int8 weight or empty, and layout."""
         rounded = hasattr(module, "rounded")  # an Int8Linear, which int8.py makes
         size = (module.rounded if rounded else module.weight).numel()
         self.reads_much = self.reads_much or size > SMALL
@@ -116,17 +116,17 @@ class NativeUnits:
         """Packs a weight (outputs, inputs) into panels (outputs / PANEL rounded up, inputs, PANEL)."""
         outputs, inputs = weight.shape
         panels = weight.new_zeros(-(-outputs // PANEL), inputs, PANEL)
-        rows = weight.contiguous()  # named, so that a copy lives until it has been read
+        rows = weight.contiguous()  # a variable, so that a copy is not freed before `pack` has read it
         self.functions.pack(outputs, inputs, rows.data_ptr(), panels.data_ptr())
         return panels
 
     def hold(self, tensor: Tensor | None) -> int | None:
-        """Holds a tensor, so that the address of its first number, which is returned, stays valid."""
+        """Keeps a tensor alive, and returns the address of its first number (None for None)."""
         self.held.append(tensor)
         return pointer(tensor)
 
     def __call__(self, states: Tensor, width: int, cache: Any, history_mask: Tensor, source_mask: Tensor) -> Tensor:
-        """Computes all units in the memory of the states (sentences x width, d_model)."""
+        """Applies all units to the states (sentences x width, d_model), in place, and returns them."""
         if self.array is None:
             self.array = (Unit * len(self.units))(*self.units)
         for unit, slot in zip(self.array, self.slots):
@@ -163,9 +163,9 @@ def best_continuations_natively(
 
     Args:
         logits: (sentences, beams, vocabulary), float32; normalized: they are log P already.
-        running: (sentences, beams), float32; None: the largest logits are wanted, and the scores mean nothing.
+        running: (sentences, beams), float32; None: finds the largest logits instead, and the scores mean nothing.
 
-    Returns None where there is no compiled code for it.
+    Returns None where compiled code is missing, or does not support the tensors' type, device or layout.
     """
     functions = library(logits.dtype) if logits.dtype == torch.float32 and logits.device.type == "cpu" else None
     sentences, width, vocabulary = logits.shape
@@ -181,12 +181,12 @@ def best_continuations_natively(
 
 
 def transposed(weight: Tensor) -> Tensor:
-    """Returns a copy that lies in memory as (inputs, outputs)."""
+    """Returns a contiguous transposed copy of a weight (outputs, inputs): (inputs, outputs)."""
     return weight.t().contiguous()
 
 
 def library(dtype: torch.dtype) -> Any:
-    """Returns the compiled functions for numbers of this type, or None."""
+    """Returns the compiled functions for a dtype; None for other than float32 and float64, or without a compiler."""
     if not variable("HF_MLNMT_NATIVE", bool, True) or dtype not in TYPES:
         return None
     return _library(TYPES[dtype])
@@ -223,9 +223,9 @@ def _gemm(number: str) -> int | None:
 
 
 def _compiled(compiler: list[str], number: str) -> Path:
-    """Returns the library in the cache; compiled now if it is not there for this source, compiler and processor.
+    """Returns the library's file in the cache, compiled first if there is none for this source, compiler and processor.
 
-    Its name ends with the hash of its content: a file that was cut off or damaged would end the process that loads it.
+    The file's name ends with the hash of its content, which is checked: loading a damaged library would crash.
     """
     made_from = Digest("sha256").file(C_FILE)
     for part in (*compiler, str(Path(compiler[0]).stat().st_mtime_ns), number, *FLAGS, str(CHOICES), processor()):

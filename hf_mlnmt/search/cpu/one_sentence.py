@@ -1,10 +1,10 @@
-"""A search for one sentence on a CPU: encoder and search in two calls of compiled code, made ready once for a model.
+"""A search for one sentence on a CPU: encoder and search in two calls of compiled code, prepared once for a model.
 
-For a single sentence half of the time would be Python's. So what `run` of search.c reads of a decoder is kept from one
-sentence to the next, the encoder and the source's keys and values are computed by the same code, and the whole loop is
-there too (`encode` and `search`). It finds what loop.py finds, in single precision, for decoders that compiled code
-computes as a whole; an encoder of another form is called as a module. `Wanted.of` and `OneSentence.of` return None for
-what is left to that loop.
+For a single sentence Python would take half of the time. So the structures that search.c reads of a model are kept from
+one sentence to the next, and encoder, the source's keys and values, and the whole loop are computed in search.c
+(`encode` and `search`). It finds what loop.py finds, in single precision, for decoders whose layers search.c all
+supports; an encoder of another form is called as a module. `Wanted.of` and `OneSentence.of` return None where search.c
+does not support the options or the model: then loop.py searches.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from hf_mlnmt.search.rules import Change, Rules
 from hf_mlnmt.search.strategies import BeamSearch, Greedy, SearchStrategy
 from hf_mlnmt.search.transformer import PRUNE_FROM
 
-KNOWN = (Greedy, BeamSearch)  # search strategies
+KNOWN = (Greedy, BeamSearch)  # search strategies that search.c has
 LATE, EARLY, NEVER = range(3)  # early_stopping False, True and "never", as in search.c
-NUMBERS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever PyTorch's defaults are
+NUMBERS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # given always: PyTorch's defaults may be others
 WHOLE: dict[str, Any] = {"dtype": torch.long, "device": "cpu"}
-HIDDEN = torch.finfo(torch.float32).min  # in a mask
-FIRST_SLOTS = 128  # of a cache
+HIDDEN = torch.finfo(torch.float32).min  # value of hidden positions in additive masks
+FIRST_SLOTS = 128  # slots of a new cache
 
 
 class Wanted:
-    """The options of a search, in the words of search.c."""
+    """The options of a search as tensors and numbers for search.c's `Search`."""
 
     def __init__(self, rules: Rules, config: Any, forced: list[int], forbidden: dict[int, int], start: int, words: int):
-        """Takes of each step the one token that is allowed, or -1; forbidden tokens, and how many steps each."""
+        """Converts options. forced: each step's only token, or -1. forbidden: token -> for how many first steps."""
         self.config, self.start, self.vocabulary = config, start, words
         self.num_beams, self.longest = config.num_beams, len(forced)
         self.candidates = rules.candidates(self.num_beams)
@@ -67,13 +67,13 @@ class Wanted:
         self.forbidden, self.until = torch.tensor([*zip(*forbidden.items())] or [[], []], **WHOLE)
         lengths = range(1, self.longest + 1) if self.num_beams > 1 else ()
         penalties = [length_penalties(config, length, self.longest)[0] for length in lengths]
-        self.length_penalties = torch.tensor([1.0, *penalties], **NUMBERS)  # of each length
+        self.length_penalties = torch.tensor([1.0, *penalties], **NUMBERS)  # by length
 
     @classmethod
     def of(
         cls, strategy: type[SearchStrategy], rules: Rules, config: Any, start: int, vocabulary: int
     ) -> Wanted | None:
-        """Returns the options of a generation config as generate() prepares it; None where search.c lacks one."""
+        """Returns the options of a prepared generation config and rules; None where search.c does not support one."""
         if strategy not in KNOWN or (strategy is Greedy and config.num_return_sequences > 1):
             return None
         if rules.max_length is None or rules.by_length is None:
@@ -98,9 +98,9 @@ class Wanted:
 
 
 class OneSentence:
-    """A model, ready to translate one sentence after the other; each is used by one thread at a time.
+    """Translates sentences one by one in compiled code; each object is used by one thread at a time.
 
-    It refers to parts of the model, never to the model itself.
+    It refers to parts of the model, never to the model itself, which could not be freed else.
     """
 
     def __init__(self, model: Any, step: CompiledStep):
@@ -117,13 +117,13 @@ class OneSentence:
         output.bias_out = self.output.hold(model.lm_head.bias)
         self.slots, self.caches = 0, torch.empty(0, **NUMBERS)
         self._make_room(FIRST_SLOTS)
-        # In int8 the last digit counts, and what is alone must be computed as it is in a batch: by the modules.
+        # In int8 the modules are called, as in a batch: a difference in the last digit could change a rounding.
         self.encoder = None if type(model.lm_head) is Int8Linear else EncoderUnits.of(model, step)
         self.step = step
 
     @classmethod
     def of(cls, model: Any) -> OneSentence | None:
-        """Builds the search of one sentence, or returns None where the step is not compiled or reads other tensors."""
+        """Builds the search of one sentence, or returns None where search.c does not support the model."""
         step = CompiledStep.of(model, find_family(model), PACKED)
         if step is None or getattr(model, "logits_are_scores", False):
             return None
@@ -135,12 +135,12 @@ class OneSentence:
         if any(not weight.is_contiguous() or weight.numel() > most for weight in weights):
             return None
         norms = {type(decoder.embedding_norm), type(decoder.layer_norm)}
-        if type(output) is Int8Linear and norms != {nn.Identity}:  # PyTorch computes these norms in a batch
+        if type(output) is Int8Linear and norms != {nn.Identity}:  # other last digits than PyTorch
             return None
         return cls(model, step)
 
     def _make_room(self, slots: int) -> None:
-        """Makes room for so many slots of the target in every layer; what is there stays."""
+        """Allocates caches of `slots` target positions for every layer, and copies the present ones into them."""
         own = [unit for unit in self.units if unit.kind == SELF_ATTENTION]
         caches = torch.zeros(len(own), 2, self.d_model * slots, **NUMBERS)
         for unit, new, old in zip(own, caches, self.caches if self.slots else caches):
@@ -151,7 +151,7 @@ class OneSentence:
         self.slots, self.caches, self.search.capacity = slots, caches, slots
 
     def __call__(self, model: Any, ids: Tensor, wanted: Wanted) -> Any:
-        """Translates ids (1, source), none of them padding, as generate() does; None for too long or unknown ids."""
+        """Translates ids (1, source), without padding, as generate() does; returns None for too long or wrong ids."""
         threads, length = torch.get_num_threads(), ids.shape[1]
         if wanted.longest > self.places or wanted.vocabulary != self.vocabulary:
             return None
@@ -171,7 +171,7 @@ class OneSentence:
         return self._search(wanted, threads)
 
     def _call_encoder(self, model: Any, ids: Tensor) -> tuple[dict[int, Any], int]:
-        """Calls the encoder as a module, and returns what `EncoderUnits` do."""
+        """Calls the encoder as a module; returns keys and values by cache slot, and how many positions they have."""
         encoder, slots = model.get_encoder(), whole_blocks(ids.shape[1])
         outputs = encoder(input_ids=ids, attention_mask=torch.ones_like(ids), return_dict=True)
         encoded = EncoderOutput.of(outputs, encoder.hands_on)
@@ -182,7 +182,7 @@ class OneSentence:
         return {slot: (layer.keys, layer.values) for slot, layer in enumerate(cache.source_layers)}, slots
 
     def _search(self, wanted: Wanted, threads: int) -> Any:
-        """Runs the loop, over the source that the units point to."""
+        """Runs search.c's `search` over the source that the units point to; returns generate()'s result."""
         search, width, longest = self.search, wanted.num_beams, wanted.longest
         looks = whole_blocks(longest * width)
         search.threads, search.beams, search.candidates, search.longest = threads, width, wanted.candidates, longest
@@ -223,7 +223,7 @@ class OneSentence:
 
 
 class ReadySentences:
-    """The searches for one sentence of a model that no thread uses now, and the copies of weights that they read."""
+    """The pool of `OneSentence` objects of a model that no thread uses now, and a check of the weights they copied."""
 
     def __init__(self, first: OneSentence, modules: list[Any]):
         self.idle, self.functions, self.forgotten = [first], first.functions, times_forgotten()
@@ -235,16 +235,16 @@ class ReadySentences:
         self.sizes = (ctypes.c_long * len(sizes))(*sizes)
 
     def hold(self) -> bool:
-        """Tells whether the copies are still those of the weights: the numbers on their diagonals are the same."""
+        """Tells whether copies of weights are still valid: the numbers on the weights' diagonals are those kept."""
         if library(torch.float32) is not self.functions or times_forgotten() != self.forgotten:
             return False
         return bool(self.functions.unchanged(len(self.diagonals), self.kept_at, self.sizes, self.kept_as))
 
     def translate(self, model: Any, ids: Tensor, wanted: Wanted | None) -> Any:
-        """Translates the sentence as generate() does; None where it is too long, or has ids beyond the vocabulary."""
+        """Translates a sentence by an idle `OneSentence`, or a new one; returns what it returns."""
         try:
             single = self.idle.pop()
-        except IndexError:  # other threads have all, or searches around this one (rules.py, between_steps)
+        except IndexError:  # all are in use: by other threads, or by searches around this one (`between_steps`)
             single = cast(OneSentence, OneSentence.of(model))
         translation = single(model, ids, cast(Wanted, wanted))
         self.idle.append(single)
@@ -252,7 +252,7 @@ class ReadySentences:
 
 
 def ready_sentences(model: Any) -> ReadySentences | None:
-    """Returns the searches for one sentence with a model, or None where compiled code does not compute it."""
+    """Returns `ReadySentences`, kept while the model is unchanged; None for models that search.c does not support."""
     seen = known(model, again=False)
     if seen.is_altered(model) or what_is_around(model, again=False) is not None:
         return None
@@ -265,7 +265,7 @@ def ready_sentences(model: Any) -> ReadySentences | None:
 
 
 class EncoderUnits:
-    """The baseline's encoder, and the keys and values of every attention over the source."""
+    """Computes in compiled code the baseline's encoder, and keys and values of every attention over the source."""
 
     def __init__(self, encoder: Any, step: CompiledStep, native: NativeUnits):
         self.functions, self.native, self.stack = step.functions, native, STRUCTURES["Stack"]()
@@ -283,7 +283,8 @@ class EncoderUnits:
 
     @classmethod
     def of(cls, model: Any, step: CompiledStep) -> EncoderUnits | None:
-        """Builds the units, or returns None for another form of encoder or a decoder that reads other states."""
+        """Builds the units, or returns None for an encoder that search.c does not support, or a decoder whose
+        attentions read other states than the encoder's last ones."""
         encoder = model.get_encoder()
         plain = all(
             unwrap(getattr(type(encoder), name)) is unwrap(getattr(Encoder, name))
@@ -311,7 +312,7 @@ class EncoderUnits:
         return cls(encoder, step, native)
 
     def __call__(self, ids: Tensor, threads: int) -> tuple[dict[int, Any], int]:
-        """Encodes ids (1, source): keys and values for every slot of the cache, and how many positions these have."""
+        """Encodes ids (1, source); returns keys and values by cache slot, and the number of their positions."""
         length, slots = ids.shape[1], whole_blocks(ids.shape[1])
         caches = torch.zeros(1 + len(self.sources), 2, self.d_model * slots, **NUMBERS)
         for unit, (keys, values) in zip(self.sources, caches[1:]):
@@ -326,7 +327,7 @@ class EncoderUnits:
 
 
 def fill_stack(stack: Any, module: Any, native: NativeUnits) -> Any:
-    """Fills search.c's `Stack` with an encoder or decoder, and returns its units, to be kept."""
+    """Fills search.c's `Stack` with an encoder or decoder; returns the array of its units, for the caller to keep."""
     units = (Unit * len(native.units))(*native.units)
     stack.embeddings, stack.positions = native.hold(module.embed_tokens.weight), native.hold(module.positions.table)
     stack.scale, stack.units, stack.count = module.embed_scale, ctypes.addressof(units), len(units)
@@ -337,7 +338,7 @@ def fill_stack(stack: Any, module: Any, native: NativeUnits) -> Any:
 
 
 def plain_embeddings(module: Any) -> bool:
-    """Tells whether embeddings, positions and norms of an encoder or decoder are what search.c reads."""
+    """Tells whether search.c supports an encoder's or decoder's embeddings, positions and norms."""
     embeddings, norms = module.embed_tokens, (module.embedding_norm, module.layer_norm)
     tensors = embeddings.weight, module.positions.table
     return (
@@ -350,7 +351,7 @@ def plain_embeddings(module: Any) -> bool:
 
 
 def source_mask(length: int, slots: int) -> Tensor:
-    """Returns what is added to the energies of a sentence's positions (slots,)."""
+    """Returns the additive mask (slots,): 0 for the first `length` positions, HIDDEN for the padding after them."""
     mask = torch.full((slots,), HIDDEN, **NUMBERS)
     mask[:length] = 0
     return mask

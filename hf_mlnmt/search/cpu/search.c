@@ -1,21 +1,21 @@
-/* The inner loops of a search on a CPU, without PyTorch's price for every small operation: `run`, the sublayers of a
+/* The inner loops of a search on a CPU, without PyTorch's overhead for each small operation: `run`, the sublayers of a
  * decoder for one new position of every beam (step.py), and `choose`, the best continuations (strategies.py). native.py
- * compiles them. Equations as in layers.py and attention.py:
+ * compiles this file. Equations as in layers.py and attention.py:
  *
  *   (1) head_h = softmax(Q_h K_h^T scaling + mask) V_h      (2) output = concat(head_1 .. head_H) W_o
  *   (3) post: x = LN(x + f(x)), pre: x = x + f(LN(x))       (4) f(x) = W_2 act(W_1 x + b_1) + b_2, act relu or swish
  *
  * and of ssru.py c = g c + (1 - g) W x, g = sigmoid(W_f x + b_f), f(x) = relu(c), the state c a row of each beam.
  *
- * and `linear`, a product with a weight in int8 (int8.py), which `run` takes too. All matrices are row-major; a row is
+ * `linear` is a product with a weight in int8 (int8.py); `run` reads these too. All matrices are row-major; a row is
  * one beam of one sentence. There are three kinds of products:
  *
- *   a small weight    packed in panels of 64 outputs, (outputs / 64 rounded up, inputs, 64): a panel lies in one piece,
- *                     which the processor's cache likes; `multiply_weight`
+ *   a small weight    packed in panels of 64 outputs, (outputs / 64 rounded up, inputs, 64), each contiguous, so that
+ *                     it is read in order; `multiply_weight`
  *   a large weight    the matrix product of PyTorch's own library, `gemm`
  *   a weight in int8  `multiply_rounded`, by AVX-512 VNNI or AMX
  *
- * The order in which a row's numbers are added depends neither on the other rows nor on the threads, but in `gemm`.
+ * Except in `gemm`, the order in which a row's numbers are added depends neither on other rows nor on the threads.
  */
 #include <math.h>
 #include <string.h>
@@ -43,19 +43,19 @@ typedef REAL real;
 #define BYTES 16
 #endif
 #define LANES ((long)(BYTES / sizeof(real)))
-typedef real vec __attribute__((vector_size(BYTES), aligned(sizeof(real)), may_alias)); /* at any address */
+typedef real vec __attribute__((vector_size(BYTES), aligned(sizeof(real)), may_alias)); /* any alignment */
 
 enum { SELF_ATTENTION, SOURCE_ATTENTION, FEED_FORWARD, SOURCE, STATE }; /* kinds of units; STATE: of ssru.py */
 enum { PACKED, TRANSPOSED, AS_IT_LIES };                 /* a weight: in panels, (inputs, outputs), (outputs, inputs) */
 enum { RELU, SWISH };                                    /* of FEED_FORWARD */
 enum { PANEL = 64, BLOCK = 64, ROWS = 32, INPUTS = 64 }; /* ROWS, INPUTS: of int8, what a weight is padded to */
 
-/* native.py reads Rounded, Unit, Stack, Search and the heads of all functions that are not static: their fields and
- * arguments are longs, doubles (of fields), pointers, or structures that are declared before. */
+/* native.py parses Rounded, Unit, Stack, Search and the heads of all functions that are not static: their fields and
+ * arguments must be longs, doubles (of fields), pointers, or structures that are declared before. */
 
-/* A weight in int8: W = numbers * scales, rounded to 127 steps either way for each output. `numbers`: panels (outputs /
- * PANEL rounded up, inputs / 4, PANEL, 4), zeros behind the last input up to a multiple of INPUTS, and behind the last
- * output; sums: 128 times the sum of an output's numbers. `numbers` NULL: there is none. */
+/* A weight in int8: W = numbers * scales, numbers from -127 to 127. `numbers`: panels (outputs / PANEL rounded up,
+ * inputs / 4, PANEL, 4), with zeros after the last input up to a multiple of INPUTS, and after the last output; sums:
+ * 128 times the sum of an output's numbers. `numbers` NULL: the weight is not in int8. */
 typedef struct {
     const signed char *numbers;
     const float *scales;
@@ -71,18 +71,18 @@ typedef struct {
     long inner, heads;                    /* inner: of STATE both products' outputs, 2 d_model */
     real *keys, *values;                  /* (sentences, heads, d_h, capacity), (.., capacity, d_h); of STATE keys are
                                              its rows, (sentences x width, d_model), and values room for them */
-    long capacity, slots, start;          /* `slots` are looked at; SELF_ATTENTION writes `width` from `start` on */
+    long capacity, slots, start;          /* attends to `slots`; SELF_ATTENTION writes `width` of them from `start` */
     const real *mask;                     /* (sentences, width or 1, slots), added to the scores */
     long mask_rows;                       /* width or 1 */
     long activation;
-    Rounded rounded_in, rounded_out;      /* in the place of the weights */
-    long plain_in, plain_out;             /* PACKED, or for `gemm` */
+    Rounded rounded_in, rounded_out;      /* the weights in int8, instead of weight_in and weight_out */
+    long plain_in, plain_out;             /* memory layout: PACKED, or TRANSPOSED or AS_IT_LIES for `gemm` */
 } Unit;
 
 typedef struct {
-    long width, d_model, threads;         /* threads: of a product */
-    real *inner, *normed, *scores;        /* memory for what a task computes */
-    void *bytes;                          /* as much as bytes_for(its rows, its widest input) */
+    long width, d_model, threads;         /* threads: that share a product */
+    real *inner, *normed, *scores;        /* working memory */
+    void *bytes;                          /* working memory of bytes_for(rows, widest input) */
 } Task;
 
 /* y (rows, vecs vectors) += x (rows, k) w (k, vecs vectors); rows and vecs are constants where this is inlined. */
@@ -102,7 +102,7 @@ static inline __attribute__((always_inline)) void tile(
         for (int v = 0; v < vecs; v++) *(vec *)(y + r * ldy + v * LANES) = sum[r][v];
 }
 
-/* All n rows for `vecs` vectors of columns: six at a time. */
+/* `tile` for all n rows and `vecs` vectors of columns, six rows at a time. */
 static inline __attribute__((always_inline)) void panel(
     const int vecs, long n, long k, const real *x, long ldx, const real *w, long ldw, real *y, long ldy)
 {
@@ -116,7 +116,7 @@ static inline __attribute__((always_inline)) void panel(
     }
 }
 
-/* y (n, m) += x (n, k) w (k, m). Few rows take more columns at once, so that enough sums are under way. */
+/* y (n, m) += x (n, k) w (k, m). For few rows more columns at once, so that enough sums are independent. */
 static void multiply_add(long n, long k, long m, const real *x, long ldx, const real *w, long ldw, real *y, long ldy)
 {
     long c = 0;
@@ -130,7 +130,7 @@ static void multiply_add(long n, long k, long m, const real *x, long ldx, const 
             for (long j = c; j < m; j++) y[r * ldy + j] += x[r * ldx + i] * w[i * ldw + j];
 }
 
-/* A weight as PyTorch keeps it, (outputs, inputs), packed; the places of missing outputs are 0 already. */
+/* Packs a weight (outputs, inputs) into panels; `packed` has zeros, which stay where the last panel has no outputs. */
 void pack(long outputs, long inputs, const real *weight, real *packed)
 {
     for (long o = 0; o < outputs; o += PANEL)
@@ -178,7 +178,7 @@ static long bytes_for(long n, long k) { return padded(n, ROWS) * (padded(k, INPU
 long int8_kind(void)
 {
 #if defined(__AMX_INT8__) && defined(__linux__)
-    static long kind; /* Linux wants to be asked for the tiles, once for a process */
+    static long kind; /* found once: Linux must grant a process the use of tiles */
     if (!kind) kind = syscall(SYS_arch_prctl, 0x1023, 18) == 0 ? 2 : 1;
     return kind;
 #else
@@ -219,7 +219,7 @@ static inline __attribute__((always_inline)) void vector_panel(
 }
 
 #ifdef __AMX_INT8__
-/* The same for up to ROWS rows, the next multiple of 16 being readable: tiles of 16 rows by 16 outputs. */
+/* The same by AMX for up to ROWS rows, in tiles of 16 rows by 16 outputs: the rows are read up to a multiple of 16. */
 static void tile_panel(long rows, long k, const unsigned char *x, const signed char *w, int *sums)
 {
     for (int half = 0; half < PANEL; half += 32) { /* outputs */
@@ -290,7 +290,7 @@ static void multiply_rounded(long n, long k, long m, const float *x, const Round
     long wide = padded(k, INPUTS), panels = (m + PANEL - 1) / PANEL;
     float *scales = memory;
     unsigned char *bytes = (unsigned char *)(scales + padded(n, ROWS));
-    /* What lies behind a row's last byte is multiplied by zeros of the weight. */
+    /* Bytes after a row's end are multiplied by zeros of the weight. */
     for (long r = 0; r < n; r++) scales[r] = round_row(k, x + r * k, bytes + r * wide);
     threads = n * k * m < 1 << 17 ? 1 : threads;
 #pragma omp parallel num_threads(threads) if (threads > 1)
@@ -309,7 +309,7 @@ static void multiply_rounded(long n, long k, long m, const float *x, const Round
 #endif
         multiply_panels(panels * own / all, panels * (own + 1) / all, n, wide, m, bytes, scales, w, y);
 #ifdef __AMX_INT8__
-        if (n > 2 && int8_kind() == 2) _tile_release(); /* no caller may expect its tiles to outlive a call */
+        if (n > 2 && int8_kind() == 2) _tile_release(); /* callers keep nothing in tiles across a call */
 #endif
     }
 }
@@ -358,8 +358,8 @@ static void layer_norm(long n, long d, const real *x, real *y, const Unit *unit)
     }
 }
 
-/* e^x for x <= 0. In single precision 2^n p(r) with x = n ln 2 + r, |r| <= ln 2 / 2: a loop of it becomes vectors. What
- * is next to nothing is 0: the smallest numbers of a processor are its slowest. */
+/* e^x for x <= 0 as 2^n p(r) with x = n ln 2 + r, |r| <= ln 2 / 2, which compilers vectorise in loops. 0 for x < -80:
+ * processors are slow with denormal numbers. */
 static inline float exponential_float(float value)
 {
     const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
@@ -384,7 +384,7 @@ static inline real exponential(real x)
     return sizeof(real) == sizeof(float) ? (real)exponential_float((float)x) : (real)exp((double)x);
 }
 
-/* One row of equation 1's softmax, in place; without a mask nothing is hidden. */
+/* scores = softmax(scores * scaling + mask), one row of equation 1, in place; mask NULL: 0. */
 static void softmax(long slots, real *scores, const real *mask, real scaling)
 {
     real largest = -INFINITY, sum = 0;
@@ -401,7 +401,7 @@ static void softmax(long slots, real *scores, const real *mask, real scaling)
     for (long j = 0; j < slots; j++) scores[j] /= sum;
 }
 
-/* The new keys and values go to their slots; SELF_ATTENTION has them in `inner` as q|k|v, SOURCE as k|v. */
+/* Copies new keys and values to their slots; of SELF_ATTENTION `inner` has q|k|v, of SOURCE k|v. */
 static void append(const Unit *unit, const Task *task, long first, long count)
 {
     long d = task->d_model, size = d / unit->heads;
@@ -418,7 +418,7 @@ static void append(const Unit *unit, const Task *task, long first, long count)
         }
 }
 
-/* Equation 1 for sentences first .. first + count - 1: queries in `inner`, contexts to `normed`. */
+/* Equation 1 for sentences first .. first + count - 1: reads queries from `inner`, writes contexts to `normed`. */
 static void attend(const Unit *unit, const Task *task, long first, long count)
 {
     long d = task->d_model, size = d / unit->heads, width = task->width, slots = unit->slots;
@@ -440,7 +440,7 @@ static void attend(const Unit *unit, const Task *task, long first, long count)
     }
 }
 
-/* y (n, m) += x (n, k) times the weight, whichever there is. */
+/* y (n, m) += x (n, k) times the weight: `rounded` if there is one, else w. */
 static void multiply(long n, long k, long m, const real *x, const real *w, long plain, const Rounded *rounded, real *y,
                      const Task *task)
 {
@@ -464,7 +464,7 @@ static void activate(long n, real *x, long activation)
     }
 }
 
-/* The unit of ssru.py for n rows of inputs x: their states, in place, and relu of these, added to `states`. */
+/* The unit of ssru.py for n rows of inputs x: updates their states `own`, and adds relu of these to `states`. */
 static void pass_state(const Unit *unit, const Task *task, long n, const real *x, real *own, real *states)
 {
     long d = task->d_model;
@@ -481,7 +481,7 @@ static void pass_state(const Unit *unit, const Task *task, long n, const real *x
     }
 }
 
-/* One sublayer, equation 3, for sentences first .. first + count - 1; states (their rows, d_model) in place. */
+/* One sublayer, equation 3, for sentences first .. first + count - 1; changes their states (rows, d_model) in place. */
 static void sublayer(const Unit *unit, const Task *task, real *states, long first, long count)
 {
     long n = count * task->width, d = task->d_model, inner = unit->inner;
@@ -517,9 +517,9 @@ static void sublayer(const Unit *unit, const Task *task, real *states, long firs
     if (!unit->pre) layer_norm(n, d, states, states, unit);
 }
 
-/* All units, one after the other, on states (sentences x width, d_model) in place. The sentences are shared out in
- * tasks of about `rows` rows; of a single task, the outputs of each product. `scratch` is memory for `size` numbers;
- * returns 0, or, having done nothing, how many are needed. */
+/* Applies all units in order to states (sentences x width, d_model) in place. Threads share the sentences in tasks of
+ * about `rows` rows; where there is one task, they share the outputs of each product. `scratch` is working memory of
+ * `size` numbers; where that is too little, does nothing and returns how many are needed, else 0. */
 long run(const Unit *units, long count, long sentences, long width, long d_model, real *states, long rows, long threads,
          real *scratch, long size)
 {
@@ -552,7 +552,7 @@ long run(const Unit *units, long count, long sentences, long width, long d_model
     return 0;
 }
 
-/* Put a candidate at its place among the `count` best, the best first; the worst goes. */
+/* Inserts a candidate into the list of the `count` best, the best first, and drops the worst. */
 static void insert(long count, float *scores, long *beams, long *tokens, float score, long beam, long token)
 {
     long at = count - 1;
@@ -566,7 +566,7 @@ static void insert(long count, float *scores, long *beams, long *tokens, float s
     tokens[at] = token;
 }
 
-/* Put a beam's tokens among the `count` best. Few blocks of the vocabulary hold one that is good enough. */
+/* Inserts a beam's tokens into the list of the `count` best, skipping blocks of the vocabulary that have none. */
 static void insert_row(long vocabulary, const float *row, float largest, float log_sum, float start, long beam,
                        long count, float *scores, long *beams, long *tokens)
 {
@@ -583,7 +583,7 @@ static void insert_row(long vocabulary, const float *row, float largest, float l
     }
 }
 
-/* log softmax(row)[j] = row[j] - largest - log_sum. */
+/* Computes largest and log_sum such that log softmax(row)[j] = row[j] - largest - log_sum. */
 static void normalize(long vocabulary, const float *row, float *largest, float *log_sum)
 {
     float most = -INFINITY, sum = 0;
@@ -620,43 +620,43 @@ void choose(const float *logits, long of_sentence, long of_beam, long sentences,
 
 /* ---- one sentence ----
  * The whole of a greedy or beam search in single precision; its reference is loop.py with Greedy or BeamSearch of
- * strategies.py. The beams' slots, and which of them each beam looks back at, are as in cache.py and transformer.py. */
+ * strategies.py. The beams' slots and the mask of each beam's history are as in cache.py and transformer.py. */
 
-enum { SLOTS = 16 };                         /* what is seen of a cache: whole blocks of these */
+enum { SLOTS = 16 };                         /* attention is computed over a multiple of this many slots */
 enum { LATE, EARLY, NEVER };                 /* early_stopping: False, True, "never" */
-static const real hidden = (real)-3.402823466e38; /* in a mask */
+static const real hidden = (real)-3.402823466e38; /* value of hidden positions in additive masks */
 
-/* Encoder or decoder: embeddings, layers, and a norm before and behind them, if it has a weight. */
+/* Encoder or decoder: embeddings, layers, and a norm before and after the layers, where it has a weight. */
 typedef struct {
     const real *embeddings, *positions;      /* (vocabulary, d_model), (places, d_model) */
     double scale;                            /* of embeddings */
     Unit *units;
     long count;
-    Unit before, behind;                     /* their norms alone */
+    Unit before, behind;                     /* units of which only the norms are used */
 } Stack;
 
 typedef struct {
     Stack decoder;
     Unit output;                             /* (d_model, vocabulary), as the last product */
     long vocabulary, d_model, threads;
-    /* what is asked for */
+    /* the options */
     long beams, candidates, longest, early;  /* longest: steps */
     const long *ends, *forced;               /* end tokens; of each step the one token that is allowed, or -1 */
     const long *forbidden, *until;           /* tokens, and the step from which on each is allowed */
     long count_ends, count_forbidden;
     const float *length_penalties;           /* length^penalty of each length, 0 .. longest */
-    /* the state; capacity: slots that the caches have, looks: places in a row of `sees` */
+    /* the state; capacity: slots of the caches, looks: length of a row of `sees` */
     long step, used, capacity, next_pruning, looks;
     float *running, *scores;                 /* (beams), (candidates) */
     long *tokens, *parents, *places;         /* (beams), (candidates) twice */
     long *table;                             /* (longest, 2, beams): tokens and parents of each step */
     float *best;                             /* of finished hypotheses (beams) */
-    long *last;                              /* (beams, 4): is there one; its last step, token there, beam before */
-    unsigned char *sees;                     /* (2, beams, looks): now, and the next step's */
+    long *last;                              /* (beams, 4): whether finished, last step, last token, parent beam */
+    unsigned char *sees;                     /* (2, beams, looks): slots of each beam's history, now and next step */
     real *states, *logits, *mask, *memory;   /* (beams, d_model), (beams, vocabulary), (beams, looks) */
 } Search;
 
-/* How many numbers of memory `task_in` takes. */
+/* Returns how many numbers of memory `task_in` needs. */
 long memory_for(long rows, long inner, long d_model, long slots)
 {
     return rows * (inner + d_model + slots) + (bytes_for(rows, inner) + 63) / (long)sizeof(real) + 1;
@@ -690,8 +690,8 @@ static void run_stack(const Stack *stack, const Task *task, real *states)
     if (stack->behind.norm_weight) layer_norm(task->width, task->d_model, states, states, &stack->behind);
 }
 
-/* The encoder's states (length, d_model), and of every SOURCE what it makes of them. `mask`: 0 for the sentence's
- * positions, `slots` in all; keys, values: memory for a layer, 0 behind the sentence; memory: memory_for(length). */
+/* Computes the encoder's states (length, d_model), and keys and values of every unit of kind SOURCE. `mask` (slots): 0
+ * for the sentence's positions; keys, values: memory that layers share, 0 after the sentence; memory: memory_for(). */
 void encode(Stack *encoder, const long *tokens, long length, long d_model, real *states, real *keys, real *values,
             const real *mask, long slots, Unit *sources, long count, real *memory, long threads)
 {
@@ -707,7 +707,7 @@ void encode(Stack *encoder, const long *tokens, long length, long d_model, real 
     for (long u = 0; u < count; u++) sublayer(sources + u, &task, states, 0, 1);
 }
 
-/* Forget the slots that no beam looks back at, unless these are few. */
+/* Removes the slots that are in no beam's history, where these are at least a quarter. */
 static void prune(Search *s)
 {
     long kept = 0, slots = s->used, size;
@@ -738,7 +738,7 @@ static void prune(Search *s)
     }
 }
 
-/* Logits of the next token behind `rows` tokens, one more slot for each. */
+/* Reads a token of each of `rows` beams into a new slot, and computes the logits of the next tokens. */
 static void read_tokens(Search *s, long rows)
 {
     long d = s->d_model, slots = padded(s->used + rows, SLOTS), first = padded(s->used, SLOTS);
@@ -768,7 +768,7 @@ static void read_tokens(Search *s, long rows)
     s->used += rows;
 }
 
-/* (1) The best continuations of `rows` beams, the best first: scores, parents and tokens (`places` twice). */
+/* (1) Finds the best continuations of `rows` beams, the best first: scores, and in `places` parents, then tokens. */
 static void choose_next(Search *s, long rows)
 {
     long count = s->beams > 1 ? s->candidates : 1, *parents = s->places, *tokens = s->places + count;
@@ -803,7 +803,7 @@ static long is_last(const Search *s, long token)
     return s->step + 1 == s->longest;
 }
 
-/* (2) `Hypotheses.finish` for a candidate that is over. */
+/* (2) `Hypotheses.finish` for one candidate that ends. */
 static void finish(Search *s, float score, long token, long parent)
 {
     long at = s->beams;
@@ -816,24 +816,24 @@ static void finish(Search *s, float score, long token, long parent)
     memcpy(s->last + 4 * at, last, sizeof last);
 }
 
-/* `BeamSearch.step` behind the candidates; returns whether the search has ended. */
+/* `BeamSearch.step` after `candidates`; returns whether the search has ended. */
 static long take_beams(Search *s)
 {
     long beams = s->beams, count = s->candidates, *parents = s->places, *tokens = s->places + count, chosen = 0;
     long *table = s->table + s->step * 2 * beams, full = s->last[4 * (beams - 1)];
     float penalty = s->length_penalties[s->step + 1];
     unsigned char *next = s->sees + (s->step & 1 ? -1 : 1) * beams * s->looks;
-    for (long c = 0; c < beams; c++) /* (2); early_stopping adds nothing to as many as there are beams */
+    for (long c = 0; c < beams; c++) /* (2); with early_stopping none is added to `beams` finished ones */
         if (is_last(s, tokens[c]) && !(s->early == EARLY && full))
             finish(s, s->scores[c] / penalty, tokens[c], parents[c]);
     for (long c = 0; c < count && chosen < beams; c++) { /* (3) */
-        if (is_last(s, tokens[c])) continue; /* enough are left, but at the last step, behind which none goes on */
+        if (is_last(s, tokens[c])) continue; /* `beams` others are left, except in the last step */
         table[chosen] = tokens[c];
         table[beams + chosen] = parents[c];
         s->running[chosen++] = s->scores[c];
     }
     if (s->step + 1 == s->longest) return 1;
-    for (long b = 0; b < beams; b++) { /* behind the prompt all beams come from its one row */
+    for (long b = 0; b < beams; b++) { /* after the prompt row 0 is the parent of all beams */
         s->tokens[b] = table[b];
         memcpy(next + b * s->looks, s->sees + (s->step ? table[beams + b] : 0) * s->looks, s->used);
     }
@@ -852,7 +852,7 @@ static long take_beams(Search *s)
     return full && (s->early == EARLY || !(hope > s->best[beams - 1]));
 }
 
-/* Go on until the search has ended; returns 0, or 1 when the caches need more slots. `step` counts the steps. */
+/* Runs steps until the search has ended: returns 0, or 1 where the caches need more slots; called again, continues. */
 long search(Search *s)
 {
     for (;;) {
@@ -872,7 +872,7 @@ long search(Search *s)
     }
 }
 
-/* Whether numbers on the wrapped diagonals of weights (rows, columns) are still those that were kept. */
+/* Returns whether the numbers on the wrapped diagonals of weights (rows, columns) equal those in `kept`. */
 long unchanged(long count, const real **weights, const long *sizes, const real **kept)
 {
     for (long w = 0; w < count; w++) {

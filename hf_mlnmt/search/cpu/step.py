@@ -1,7 +1,7 @@
 """One decoder step in compiled code for all beams of a batch, and the families of models that the search knows.
 
 `CompiledStep.of` builds the step of a decoder whose sublayers search.c computes: the baseline's attentions and
-feed-forward layers, and SSRU. Any other decoder is called as modules (transformer.py), which is right and slower.
+feed-forward layers, and SSRU. The modules of any other decoder are called (transformer.py), which is right and slower.
 The equations are those of attention.py, layers.py and ssru.py in modeling/.
 """
 
@@ -51,7 +51,7 @@ from hf_mlnmt.search.cpu.native import (
 from hf_mlnmt.search.decoder import read_source
 
 ACTIVATIONS: dict[type, int] = {nn.ReLU: RELU, nn.SiLU: SWISH}  # the activations that search.c knows
-LINEARS = (nn.Linear, Int8Linear)  # layers whose weights are used without a call; an adapter is none of them
+LINEARS = (nn.Linear, Int8Linear)  # linear layers whose weights compiled code reads; adapters have other classes
 
 
 def sources_of_decoder(model: Any, outputs: Any) -> list[tuple[Any, Tensor]]:
@@ -61,20 +61,20 @@ def sources_of_decoder(model: Any, outputs: Any) -> list[tuple[Any, Tensor]]:
 
 
 def sources_of_aggregation(model: Any, outputs: Any) -> list[tuple[Any, Tensor]]:
-    """Returns attentions and memories as `sources_of_decoder`; each layer of aggregation.py may have its own memory."""
+    """Returns attentions and memories as `sources_of_decoder`, in aggregation.py where each layer may have a memory."""
     if outputs.memory.dim() == 3:
         return sources_of_decoder(model, outputs)
     return [(layer.source_attn, layer.memory_of(outputs.memory)) for layer in model.decoder.layers]
 
 
 class Family(NamedTuple):
-    """A family of models: classes beside the baseline's, and, for the compiled step, what its attentions read."""
+    """A family of models: classes beside the baseline's, and the function that returns what its attentions read."""
 
     classes: tuple[type, ...] = ()
     sources: Callable[[Any, Any], list[tuple[Any, Tensor]]] = sources_of_decoder
 
 
-# A class and those derived from it, unless they are named themselves.
+# The family of a class, also of its subclasses that have no entry of their own.
 FAMILIES: dict[type, Family] = {
     TransformerForConditionalGeneration: Family(),
     AggregationForConditionalGeneration: Family((AggregationDecoderLayer,), sources_of_aggregation),
@@ -88,14 +88,14 @@ FAMILIES: dict[type, Family] = {
 
 
 def entry_of_class(model: Any, table: dict[type, Any]) -> Any:
-    """Returns what the table says of the nearest of the classes that the model's is derived from, or None."""
+    """Returns the table's entry for the model's class or its nearest base class; None if there is no entry."""
     return next((table[base] for base in type(model).__mro__ if base in table), None)
 
 
 def find_family(model: Any) -> Family | None:
-    """Returns the family of the model's class, or None if a part has methods that are not the family's.
+    """Returns the family of the model's class, or None if a part overrides a method that the search relies on.
 
-    A class that overrides one of them is called as modules: its own file need not know of a search.
+    So a class that overrides such a method needs no change here: its modules are called.
     """
     family = entry_of_class(model, FAMILIES)
     decoders = [] if family is None else decoders_of(model.model)
@@ -116,26 +116,26 @@ def find_family(model: Any) -> Family | None:
 
 
 def decoders_of(model: Any) -> list[Any]:
-    """Returns the decoders that run in a search, from the model without the output projection."""
+    """Returns the decoders that run in a search: with information fusion also the auxiliary ones."""
     fused = getattr(model.config, "information_fusion", False)
     return [model.decoder, *(model.auxiliary_decoders if fused else ())]
 
 
 class CompiledStep:
-    """The decoder's layers in compiled code, and the output projection, for one new position of every beam."""
+    """Computes the logits of one new position of every beam: embeddings, all layers in compiled code, projection."""
 
     def __init__(self, model: Any, family: Family, units: NativeUnits):
         self.model, self.decoder, self.projection = model.model, model.model.decoder, model.lm_head
         self.units, self.functions, self.sources = units, units.functions, family.sources
-        self.layouts: dict[nn.Module, Tensor] = {}  # weights as oneDNN reads them
+        self.layouts: dict[nn.Module, Tensor] = {}  # weights laid out for oneDNN
         self.logits_memory: Tensor | None = None
 
     @classmethod
     def of(cls, model: Any, family: Family | None, large: int = TRANSPOSED) -> CompiledStep | None:
         """Builds the step, or returns None if the modules have dropout, autocast, adapters or hooks, or if search.c
-        does not know a sublayer.
+        does not support a sublayer.
 
-        large: how large weights lie in memory where compiled code multiplies them.
+        large: the memory layout of large weights, TRANSPOSED, PACKED or AS_IT_LIES.
         """
         if family is None or model.training or torch.is_autocast_enabled("cpu") or hasattr(model, "_hf_hook"):
             return None
@@ -159,11 +159,11 @@ class CompiledStep:
         return cls(model, family, units)
 
     def __call__(self, tokens: Tensor, position: int, cache: Any, history_mask: Tensor, source_mask: Tensor) -> Tensor:
-        """Computes logits (sentences, width, vocabulary), in memory that the next call writes into.
+        """Computes logits (sentences, width, vocabulary), in memory that the next call overwrites.
 
         Args:
             tokens: (sentences, width).
-            position: that of all tokens.
+            position: in the target, of all tokens.
             cache: a `BeamCache`. history_mask, source_mask: added to energies, (sentences, 1, width or 1, slots).
         """
         decoder = self.decoder
@@ -174,7 +174,7 @@ class CompiledStep:
         return self.score(norm(decoder.layer_norm, states)).view(*tokens.shape, -1)
 
     def prepare_first(self, cache: Any, outputs: Any) -> None:
-        """Makes the cache ready for the first token of each sentence: reads the source from the encoder's outputs."""
+        """Fills the cache before the first token: the source's keys and values, and empty states or buffers."""
         read_source(self.sources(self.model, outputs), cache)
         for layer in self.decoder.layers:
             source = cache.source_layers[layer.source_attn.layer_idx]
@@ -185,14 +185,14 @@ class CompiledStep:
                 slot.storage.begin(source.keys, source.values)
 
     def score(self, states: Tensor) -> Tensor:
-        """Computes the output projection, (sentences x width, vocabulary), in the memory of the last step's: memory of
-        that size goes back to the system when it is free, and to ask for it again costs time for each of its pages."""
+        """Computes the output projection (sentences x width, vocabulary), in the memory of the last step's where it
+        can: so much memory returns to the system when freed, and allocating it again costs time for each page."""
         module, rows = self.projection, len(states)
         if type(module) is Int8Linear:
             return module(states)
         if (product := packed(module, states, layouts=self.layouts)) is not None:
             return product
-        # For a single row a large weight is read as it lies.
+        # For a single row a large weight is multiplied without a transposed copy.
         lies = rows == 1 and module.weight.numel() > SMALL
         weight = module.weight.t() if lies else kept(module, "transposed", transposed)
         size = rows * module.out_features
@@ -205,14 +205,14 @@ class CompiledStep:
 
 
 def norm(module: nn.Module, states: Tensor) -> Tensor:
-    """Computes a layer norm without a module's call; nothing for an identity."""
+    """Computes a layer norm without calling its module; returns the states unchanged for any other module."""
     if not isinstance(module, nn.LayerNorm):
         return states
     return torch.layer_norm(states, module.normalized_shape, module.weight, module.bias, module.eps)
 
 
 def add_sublayer(units: NativeUnits, sublayer: Any, module: Any, dtype: torch.dtype) -> bool:
-    """Adds a sublayer to the units; returns False if search.c cannot compute it, or PyTorch's library is faster."""
+    """Adds a sublayer to the units and returns True; False if search.c cannot compute it, or PyTorch is faster."""
     unit: tuple[Any, ...]
     if type(module) is FeedForward and type(module.activation) in ACTIVATIONS:
         unit = FEED_FORWARD, module.fc1, module.fc2, 1, 1.0, 0, ACTIVATIONS[type(module.activation)]

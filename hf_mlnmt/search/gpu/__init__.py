@@ -1,2 +1,2 @@
-"""The GPU floor of the search: steps of static shapes, captured as CUDA graphs (static_shapes.py), and the Triton
-kernels of their choice of tokens (kernels.py)."""
+"""The search on a GPU: steps of static shapes, captured as CUDA graphs (static_shapes.py), and Triton kernels that
+choose the beams of a step (kernels.py)."""

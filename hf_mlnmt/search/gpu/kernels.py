@@ -1,16 +1,16 @@
 """The choice of beams in a step (static_shapes.py) as Triton kernels: logits are read once, in their own dtype.
 
-The reference, `Stage.choose_beams` of static_shapes.py, computes the same as strategies.py. They take a sixth to
-a third off a step on a card; of a greedy step, whose choice has no kernel, they took a twentieth.
+The reference, `Stage.choose_beams` of static_shapes.py, computes the same. The kernels make a beam search's step on a
+GPU a sixth to a third faster; a kernel for greedy search gained a twentieth, so there is none.
 
-| kernel | one program for | leaves |
+| kernel | one program for | writes |
 | --- | --- | --- |
 | _read_kernel | a part of a row of logits | its maximum and sum of exponentials, its `count` best values and tokens |
 | _beams_kernel | a sentence | all that `Stage.choose_beams` does, from the `beams x parts x count` best |
 
-A value and its token are one number of 64 bits, a key: the value's bits above, so that keys are ordered as values are,
-the token below, so that of equal values the lowest token is the first (of equal candidates the lowest beam, then the
-lowest token; topk leaves that open). What is no number is above all others, as for topk. All is computed in float32.
+A value and its token are packed into a 64-bit integer, a key: the value's bits in the upper half, so that keys are
+ordered as values are, the token in the lower, so that of equal values the lowest token is first (of equal candidates
+the lowest beam, then the lowest token; topk leaves that open). NaN is above all, as for topk. All is in float32.
 Triton is optional: without it this file still imports, and `AVAILABLE` is False.
 """
 
@@ -25,17 +25,17 @@ from hf_mlnmt.modeling.attention_scan_triton import AVAILABLE, tl
 
 logger = logging.get_logger(__name__)
 
-TILE = 2048  # of the vocabulary, read at once
-MOST_PARTS = 64  # of a row; a power of 2
-PROGRAMS = 1024  # so many keep a card busy
-ENTRIES, WARPS = 512, 2  # candidates of a sentence that are looked at at once, and by how many warps
+TILE = 2048  # tokens of the vocabulary that a program reads at once
+MOST_PARTS = 64  # most parts of a row of logits, each for one program; a power of 2
+PROGRAMS = 1024  # how many programs keep a GPU busy
+ENTRIES, WARPS = 512, 2  # candidates of a sentence that `_beams_kernel` compares at once, and its number of warps
 MOST_CANDIDATES, MOST_BEAMS = 64, 32
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-COUNTS = ("tiles", "chunk", "parts", "distinct", "width")  # another number needs no other code
-ALIGNED = ("logits", "stride", "room")  # what code depends on the alignment of
-# The kernels' own names of numbers.
+COUNTS = ("tiles", "chunk", "parts", "distinct", "width")  # arguments for whose values no other code is compiled
+ALIGNED = ("logits", "stride", "room")  # arguments for whose alignment other code is compiled
+# Constants for the kernels.
 PARTS = tl.constexpr(MOST_PARTS)
-LOWEST = tl.constexpr(-(2**63) + 1)  # below all keys; so is LOWEST + i, a place for one that is still empty
+LOWEST = tl.constexpr(-(2**63) + 1)  # below all keys; so is LOWEST + i, which marks an empty slot i
 LOW = tl.constexpr(2**31 - 1)
 
 
@@ -46,7 +46,7 @@ def kernel(function: Any) -> Any:
     import triton
 
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
-    names = [name for name in names if name not in function.__annotations__]  # an annotation makes a constant
+    names = [name for name in names if name not in function.__annotations__]  # annotated ones are constants
     others = [name for name in names if name not in ALIGNED]
     counts = [name for name in names if name in COUNTS]
     return triton.jit(function, do_not_specialize=counts, do_not_specialize_on_alignment=others)
@@ -59,8 +59,8 @@ def _first_kernel(place):
 
 @kernel
 def _key(value, number):
-    """Makes keys of values, float32, and numbers below 2^31."""
-    value = tl.where(value == 0, 0.0, value)  # -0 is as good as 0
+    """Packs values, float32, and numbers below 2^31 into keys (see the file's docstring)."""
+    value = tl.where(value == 0, 0.0, value)  # -0 becomes 0: they are equal
     value = tl.where(value == value, value, float("nan"))
     bits = value.to(tl.int32, bitcast=True)
     bits = tl.where(bits < 0, bits ^ LOW, bits)
@@ -80,22 +80,22 @@ def _number(key):
 
 @kernel
 def _empty(slots, count: tl.constexpr):
-    """Returns places for the `count` best keys; those behind are taken for good."""
+    """Returns empty slots for the `count` best keys; slots from `count` on hold the greatest key, never replaced."""
     return tl.where(slots < count, slots.to(tl.int64) + LOWEST, -LOWEST)
 
 
 @kernel
 def _raw(logits, start, token, room):
-    """Reads up to `room`: where that is a multiple of 16, as the row's beginning, several numbers are read at once.
+    """Reads a row's logits at `token`, minus infinity from `room` on, as float32.
 
-    Those between the vocabulary and it mean nothing.
+    Where `room` is a multiple of 16, several numbers are read at once; from the vocabulary to `room` they mean nothing.
     """
     return tl.load(logits + start + token, mask=token < room, other=float("-inf")).to(tl.float32)
 
 
 @kernel
 def _changed(raw, token, rows, row_of, forced, step, vocabulary):
-    """Returns what a table of changes makes of a tile."""
+    """Returns a tile of logits after the table of changes (`LengthTable`) of this step."""
     now = tl.load(step)
     added = tl.load(rows + tl.load(row_of + now) * vocabulary + token, mask=token < vocabulary, other=0.0)
     return tl.where(tl.load(forced + now), added, raw + added)
@@ -139,13 +139,13 @@ def _read_kernel(
 
 @kernel
 def _above(ours, theirs):
-    """Counts how many of their keys are above each of ours."""
+    """Counts for each key of `ours` how many keys of `theirs` are greater."""
     return tl.sum((theirs[None, :] > ours[:, None]).to(tl.int32), 1)
 
 
 @kernel
 def _ordered(values, ranks, places):
-    """Puts values where their ranks say; ranks that no place has are left out."""
+    """Returns for each of `places` the value whose rank it is, 0 where no value has that rank."""
     return tl.sum(tl.where(ranks[:, None] == places[None, :], values[:, None], 0), 0)
 
 
@@ -173,7 +173,7 @@ def _beams_kernel(
         total = tl.sum(tl.load(totals + part, mask=is_part, other=0.0) * tl.exp(tops - zero[:, None]), 1)
         log_sum = zero + tl.log(tl.where(total > 0, total, 1.0))  # 0 for a row of -inf, so that nothing is NaN
         if changed:
-            log_sum = tl.where(tl.load(forced + now), 0.0, log_sum)  # the table's row is log P then
+            log_sum = tl.where(tl.load(forced + now), 0.0, log_sum)  # the table's row has replaced log P
 
     # (1) The best candidates, in the order of `Stage.choose_beams`.
     slots = tl.arange(0, wide)
@@ -185,7 +185,7 @@ def _beams_kernel(
         key = tl.load(keys + row[:, None] * parts * count + place[None, :], mask=there, other=LOWEST)
         sums = _value(key) - log_sum[:, None] + so_far[:, None]
         new = _key(sums, beam[:, None].to(tl.int64) * vocabulary + _number(key))
-        new = tl.where(key >> 32 > LOWEST >> 32, new, LOWEST)  # else a place that is empty
+        new = tl.where(key >> 32 > LOWEST >> 32, new, LOWEST)  # else the slot is empty
         highest_new = tl.max(tl.max(new, 1), 0)
         while highest_new > worst:
             found = tl.where(found == worst, highest_new, found)
@@ -206,7 +206,7 @@ def _beams_kernel(
     ended = tl.where(over & is_open, tl.div_rn(sums, tl.load(length_penalties + 2 * now)), float("-inf"))
     old_key = tl.where(real, _key(old, beam), LOWEST)
     new_key = tl.where(slots < width, _key(ended, width + slots), LOWEST)
-    # Places behind the real ones would have the rank of all that are real: no lane.
+    # Rank -1, which is no lane, for slots that hold no hypothesis.
     old_rank = tl.where(real, _above(old_key, old_key) + _above(old_key, new_key), -1)
     new_rank = tl.where(slots < width, _above(new_key, new_key) + _above(new_key, old_key), -1)
     kept = _ordered(old, old_rank, beam) + _ordered(ended, new_rank, beam)
@@ -234,9 +234,9 @@ def _beams_kernel(
 
 
 class Read(NamedTuple):
-    """The tensors that `_read_kernel` has filled; forced: of a table of changes.
+    """The results of `_read_kernel`: highest, totals (rows, parts), keys (rows, parts, count), and the number of parts.
 
-    highest, totals: (rows, parts). keys: (rows, parts, count).
+    forced: the tensor `forced` of the table of changes.
     """
 
     forced: Tensor
@@ -247,10 +247,10 @@ class Read(NamedTuple):
 
 
 def read(stage: Any, scores: Tensor) -> Read:
-    """Reads scores (sentences, 1 or width, vocabulary): the `count` best of each row, and its sums of exponentials."""
+    """Runs `_read_kernel` on scores (sentences, 1 or width, vocabulary): each part's best and sum of exponentials."""
     logits, count = scores.flatten(0, 1), stage.count
     rows, vocabulary = logits.shape
-    stride = logits.stride(0) if rows > 1 else scores.stride(0)  # of one row `flatten` makes up its own
+    stride = logits.stride(0) if rows > 1 else scores.stride(0)  # for one row `flatten` sets any stride
     tiles = -(-vocabulary // TILE)
     chunk = -(-tiles // min(tiles, MOST_PARTS, max(1, PROGRAMS // rows)))
     parts = -(-tiles // chunk)
@@ -267,7 +267,7 @@ def read(stage: Any, scores: Tensor) -> Read:
 
 
 def choose_beams(stage: Any, scores: Tensor) -> None:
-    """Computes `Stage.choose_beams` from scores (sentences, 1 or width, vocabulary), up to the beams' states."""
+    """Computes `Stage.choose_beams` for scores (sentences, 1 or width, vocabulary) by the two kernels."""
     (sentences, width), count, found = stage.tokens.shape, stage.count, stage.found
     done, lanes = read(stage, scores), power_of_2(width)
     _beams_kernel[(sentences,)](
@@ -279,7 +279,7 @@ def choose_beams(stage: Any, scores: Tensor) -> None:
 
 
 def readable(logits: Tensor, stride: int) -> int:
-    """Returns how many numbers there are to be read in each row (rows, vocabulary), in multiples of 16 if possible."""
+    """Returns how many numbers of each row to read: the vocabulary, rounded up to 16 where memory reaches so far."""
     rows, vocabulary = logits.shape
     room = -(-vocabulary // 16) * 16
     end = (logits.storage_offset() + (rows - 1) * stride + room) * logits.element_size()
@@ -287,18 +287,18 @@ def readable(logits: Tensor, stride: int) -> int:
 
 
 def power_of_2(number: int) -> int:
-    """Returns the next power of 2."""
+    """Returns the smallest power of 2 that is at least `number`."""
     return 1 << max(0, number - 1).bit_length()
 
 
 @cache
 def works(device: Any) -> bool:
-    """Tells whether Triton can run something here: it needs a C compiler and a card that is not too old."""
+    """Tells whether Triton can run a kernel on the device: it needs a C compiler and a GPU that is not too old."""
     place = torch.zeros(1, dtype=torch.long, device=device)
     try:
         _first_kernel[(1,)](place)
         return int(place) == 1
-    except Exception as error:  # whatever a compiler or a driver raises
+    except Exception as error:  # compilers and drivers can raise any exception
         logger.warning("generate(): Triton does not work here, which costs time: %s", error)
         return False
 

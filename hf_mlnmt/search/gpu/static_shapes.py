@@ -1,24 +1,24 @@
-"""Search by steps of static shapes, for a device that Python runs ahead of (a GPU).
+"""Search by steps of static shapes, for devices that run asynchronously (GPUs).
 
-There the time of a step is not that of its arithmetic, but of the hundreds of calls that Python makes for it, and of
-every value that Python reads to decide what comes next. So a step is made once and then repeated:
+There a step's time is not that of its arithmetic, but of the hundreds of calls that Python makes for it, and of every
+value that Python waits for to decide what comes next. So a step is built once and then repeated:
 
-- its tensors have one of a few sizes (`Size`) and stay where they are: caches, masks, sums, finished hypotheses;
-- it reads no value: which sentences have ended is written on the device, and Python looks at it a few steps later, at a
-  copy that has arrived meanwhile. A step too many changes nothing, since what has ended stays as it is;
-- on CUDA it is captured as a graph, one launch from then on, and kept with the model for the next batch of its size;
+- its tensors have one of a few sizes (`Size`) and fixed addresses: caches, masks, sums, finished hypotheses;
+- it reads no value: the number of open sentences is written on the device, and Python reads an asynchronous copy of it
+  a few steps later. A step too many changes nothing, since ended hypotheses stay as they are;
+- on CUDA it is captured as a graph, one launch for each later step, kept with the model for the next batch of its size;
 - there Triton's kernels choose the beams, and read the logits once (kernels.py, `kernels_for`);
-- only where a quarter of many sentences is left does the batch go on in a smaller size, and in a larger one where the
+- the batch continues in a smaller size only where a quarter of many sentences is left, and in a larger one where the
   slots for the target are used up.
 
-Candidates, scores, draws and rules for stopping are those of loop.py and strategies.py, hypotheses and results the same
-objects; what `why_not` names (other search strategies, processors that look at the tokens before, recurrent and fused
-models, a bridge) is left to that loop. As there, the beams of a sentence are neighbouring positions of one sequence
-(cache.py); here all slots are there from the beginning, and a mask hides those that are not filled.
+Candidates, scores, draws and stopping rules are those of loop.py and strategies.py, hypotheses and results the same
+objects; loop.py searches where `why_not` names a reason (other search strategies, processors that look at the tokens
+before, recurrent and fused models, a bridge). The beams of a sentence are neighbouring positions of one sequence
+(cache.py); all slots are allocated at the beginning, and a mask hides those that are not filled.
 
 A step reads the last tokens and chooses the next ones. The beginning, with encoder, prompt and first tokens, is a graph
-of its own, so a call comes with token ids and options that are prepared (prepare.py). Random numbers are drawn before a
-step, into a tensor that stays where it is: no graph holds a generator.
+of its own, so the search begins from token ids and prepared options (prepare.py). Random numbers are drawn before a
+step into a tensor of fixed address: no graph holds a generator.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ from hf_mlnmt.search.transformer import TransformerDecoder
 
 logger = logging.get_logger(__name__)
 
-KNOWN = (Greedy, Draws, DrawsByRow, BeamSearch)  # search strategies
-LATE = 2  # steps after which Python reads how many sentences are open
-FEWEST_STEPS = 32  # for which there are always slots
-SHORTEST = 16  # positions that there always are for a source
+KNOWN = (Greedy, Draws, DrawsByRow, BeamSearch)  # search strategies that this file has
+LATE = 2  # steps after which Python reads how many sentences were open
+FEWEST_STEPS = 32  # target steps that every size has slots for
+SHORTEST = 16  # source positions that every size has
 FEW_ROWS = 160  # sentences x beams up to which a step takes the same time as with fewer
-SMALLER = 4  # how many times smaller the next size is, which sentences go on in
-KEPT_SHARE = 0.25  # of the memory that is free without them: so much the kept sizes of a model may take
+SMALLER = 4  # the factor between the numbers of sentences of a size and the next smaller one
+KEPT_SHARE = 0.25  # most memory that a model's kept stages may take, as a share of the memory free without them
 
 
 class Size(NamedTuple):
-    """The numbers of sentences, beams, positions of the source, and steps behind the start that there are slots for."""
+    """The shape of a search's tensors: sentences, beams, source positions, and steps after the start token."""
 
     sentences: int
     width: int
@@ -74,7 +74,7 @@ class Size(NamedTuple):
 
 
 def size_for(count: int) -> int:
-    """Returns the next of 1, 2, 3, 4, 6, 8, 12, 16, 24 ...: at most a third of it is empty."""
+    """Returns the smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24 ... that is at least `count`: at most a third is padding."""
     size = 1
     while size < count:
         size = size * 3 // 2 if size & (size - 1) == 0 and size > 1 else size * 4 // 3 if size > 1 else 2
@@ -82,12 +82,12 @@ def size_for(count: int) -> int:
 
 
 def first_steps(source: int) -> int:
-    """Returns how many steps there are slots for at first, with so many positions of the source."""
+    """Returns for how many steps to allocate slots at first, for a number of source positions."""
     return max(FEWEST_STEPS, size_for(source + source // 2))
 
 
 def fewer_sentences(size: Size, left: int) -> int:
-    """Returns how many sentences there are to be slots for where `left` are left."""
+    """Returns the sentences of the size for `left` ones: the present, divided by 4 as often as that saves time."""
     count = size.sentences
     while count % SMALLER == 0 and count // SMALLER >= left and count * size.width > SMALLER * FEW_ROWS:
         count //= SMALLER
@@ -95,7 +95,7 @@ def fewer_sentences(size: Size, left: int) -> int:
 
 
 def why_not(decoder: Any, strategy: type[SearchStrategy], rules: Rules, prompt: Tensor) -> str | None:
-    """Names something that these steps do not know, or returns None."""
+    """Names a reason why steps of static shapes cannot search (device, strategy, model or option), or returns None."""
     if not is_asynchronous(prompt):
         return "the device is a CPU"
     if strategy not in KNOWN:
@@ -123,15 +123,15 @@ def why_not(decoder: Any, strategy: type[SearchStrategy], rules: Rules, prompt: 
 
 
 class Clock:
-    """The counters of a search: one tensor on the device, so that a step advances all by one operation.
+    """The counters of a search, views of one tensor on the device, so that one operation advances all.
 
-    step (1,): the number of the step; first_candidate (1,): step x span; position (1, 1): of the tokens that it reads;
-    slots (width,): those that it fills.
+    step (1,): the number of the step; first_candidate (1,): step x span; position (1, 1): of the tokens that the step
+    reads; slots (width,): the cache slots that it fills.
     """
 
     def __init__(self, size: Size, span: int, device: torch.device):
         width = size.width
-        self.first = torch.tensor([0, 0, 0, *range(1 - width, 1)], device=device)  # before the step behind the start
+        self.first = torch.tensor([0, 0, 0, *range(1 - width, 1)], device=device)  # at the start token
         self.ticks = torch.tensor([1, span, 1, *[width] * width], device=device)
         self.counters = self.first.clone()
         self.step, self.first_candidate, position, self.slots = self.counters.split([1, 1, 1, width])
@@ -145,14 +145,14 @@ class Clock:
 
 
 def put_all(places: Any, tensors: list[Tensor]) -> list[Tensor]:
-    """Returns the tensors, copied into `places` if there are some already."""
+    """Copies the tensors into `places`, or into new memory where there are none yet; returns the copies."""
     return [put(place, tensor) for place, tensor in zip(places or [None] * len(tensors), tensors, strict=True)]
 
 
 class StaticTransformer:
-    """The state of a `TransformerDecoder` of one size."""
+    """The state of a `TransformerDecoder` in tensors of one `Size`."""
 
-    moves = False  # whether `reorder` follows every step, and puts the new states into their place
+    moves = False  # whether `reorder` follows every step, and copies the layers' new states into their fixed memory
 
     def __init__(self, decoder: TransformerDecoder, size: Size, clock: Clock):
         self.size, self.clock = size, clock
@@ -169,7 +169,7 @@ class StaticTransformer:
         decoder.mark_over_source(self.layers)
 
     def begin(self, decoder: TransformerDecoder, prompt: Tensor, source: SourceBatch) -> Tensor:
-        """Reads the prompt (sentences, 1): scores (sentences, 1, vocabulary). Then there are the beams."""
+        """Reads the prompt (sentences, 1) and expands to beams; returns scores (sentences, 1, vocabulary)."""
         self._take_source(decoder.read(source))
         for layer in self.stateful:
             layer.states, layer.of_beams = None, False
@@ -191,35 +191,35 @@ class StaticTransformer:
         self.source = SourceBatch(type(source.outputs)(**dict(zip(outputs, tensors))), real)
 
     def tensors(self) -> list[Tensor]:
-        """Returns the large ones."""
+        """Returns the large tensors: caches, states of beams, and the mask of steps."""
         of_source = [tensor for layer in self.cache.source_layers for tensor in (layer.keys, layer.values)]
         of_target = [tensor for layer in self.layers for tensor in layer.storage.buffers]
         return [*of_target, *(layer.place for layer in self.stateful), *of_source, self.steps_mask]
 
     def reorder(self, rows: Tensor) -> None:
-        """Lets the beams change places as `put_rows` does."""
+        """Reorders masks and states: row i of all beams gets those of row rows[i]."""
         put_rows(self.steps_mask, rows)
         for layer in self.layers:
             layer.reorder(rows)
 
     def step(self, decoder: TransformerDecoder, tokens: Tensor) -> Tensor:
-        """Reads one token of every beam (sentences, width): scores (sentences, width, vocabulary)."""
+        """Reads one token of every beam (sentences, width); returns scores (sentences, width, vocabulary)."""
         own = self.clock.slots.view(1, 1, -1, 1).expand(*self.steps_mask.shape[:3], 1)
         self.steps_mask.scatter_(3, own, 0.0)  # every beam sees itself
         for layer in self.stateful:
-            layer.states = layer.place  # a step that could not be captured has left others
+            layer.states = layer.place  # a failed capture may have left other tensors here
         positions: Any = {decoder.positions: self.clock.position}
         scores = decoder.call_modules(tokens, self, **positions)  # type: ignore[arg-type]
         for layer in () if self.moves else self.stateful:
-            layer.keep()  # nothing of a graph's memory stays in use
+            layer.keep()  # copied: a graph's own memory is overwritten by other graphs
         return scores
 
     def move_to(self, other: StaticTransformer, rows: Tensor) -> None:
-        """Puts these sentences, and what is known of them, into the state of another size."""
+        """Copies the given sentences (indices) with sources, caches and masks into the state of another size."""
         slots, length = other.size.slots, other.size.source
         other._take_source(self.source.select(rows, length))
         other.history_mask = other.steps_mask
-        # Zeros behind are hidden.
+        # `fitted` pads with zeros: shifted by `hidden`, so that padding is hidden.
         other.steps_mask.copy_(fitted(self.steps_mask - self.hidden, rows, slots, 3) + self.hidden)
         for layer, to in zip(self.layers, other.layers, strict=True):
             buffers = [fitted(tensor, rows, slots, 2) for tensor in layer.storage.buffers]
@@ -229,7 +229,7 @@ class StaticTransformer:
             to.keep()
             to.of_beams = True
             for name, kept in getattr(layer, "kept_of_source", {}).items():
-                is_mask = kept.dtype == torch.bool  # the mask has True behind a source
+                is_mask = kept.dtype == torch.bool  # True at padding: inverted, since `fitted` pads with False
                 kept = fitted(~kept, rows, length, -1).logical_not() if is_mask else fitted(kept, rows, length, -1)
                 to.kept_of_source[name] = put(to.kept_of_source.get(name), kept)
         for index, done in self.cache.is_updated.items():
@@ -240,18 +240,18 @@ class StaticTransformer:
 
 
 class LengthTable:
-    """Neighbouring `Change`s: for each step a row that is added to the scores, or takes their place."""
+    """A sequence of `Change`s as a table: for each step a row that is added to the scores, or replaces them."""
 
     def __init__(self, changes: list[Change], steps: int, vocabulary: int, device: Any):
         self.changes = changes
-        # Each of them begins or ends to act at two lengths at most.
+        # Each change starts and stops acting at most once each: so many different rows.
         self.rows = torch.zeros(2 * len(changes) + 1, vocabulary, device=device)
         self.row_of = torch.zeros(steps, dtype=torch.long, device=device)
         self.forced = torch.zeros(steps, dtype=torch.bool, device=device)
 
     def limit(self, changes: list[Change]) -> None:
-        """Writes the rows of a search; `changes` are those given at first, but for the lengths."""
-        lengths = range(1, 1 + len(self.row_of))  # of what a step goes on from
+        """Writes the rows of a search; `changes` equal those given to `__init__` except for the lengths they act at."""
+        lengths = range(1, 1 + len(self.row_of))  # of the sequence before each step's token
         states = [tuple(change.at(length) for change in changes) for length in lengths]
         numbers = {state: number for number, state in enumerate(dict.fromkeys(states))}
         self.rows.zero_()
@@ -276,9 +276,9 @@ class LengthTable:
 
 
 class Stage:
-    """A search while it has one size: its tensors, and the step that is repeated.
+    """The tensors of a search of one `Size`, and its step, which is repeated.
 
-    A candidate's number is (step x width + its beam) x vocabulary + its token.
+    A candidate's number is (step x width + its parent beam) x vocabulary + its token.
     """
 
     def __init__(self, decoder: Any, strategy: Any, size: Size, rules: Rules, config: Any, key: Any):
@@ -293,7 +293,7 @@ class Stage:
             for part in grouped(rules.by_length)
         ]
         tables = all(isinstance(part, LengthTable) for part in self.processors)
-        by_kernels = self.num_beams and tables and len(self.processors) < 2  # kernels know one table
+        by_kernels = self.num_beams and tables and len(self.processors) < 2  # kernels apply one table at most
         self.kernels = kernels_for(decoder.model, self.num_beams, self.count) if by_kernels else None
         self.head = padded_head(decoder.model) if self.kernels else None
         self.clock = Clock(size, size.width * self.vocabulary, device)
@@ -301,7 +301,7 @@ class Stage:
         self.state.moves = bool(self.num_beams)
         long = {"dtype": torch.long, "device": device}
         self.tokens = torch.zeros(shape, **long)
-        self.table = torch.zeros(size.steps + 1, *shape, **long)  # tokens, or with beams numbers without the steps
+        self.table = torch.zeros(size.steps + 1, *shape, **long)  # tokens, or with beams parent x vocabulary + token
         self.found: Any = Chains(*shape, torch.zeros((), **long) + pad_token_of(config, device), device)
         if self.num_beams:
             self.found = hypotheses.Hypotheses(*shape, config.early_stopping is True, device)
@@ -309,33 +309,33 @@ class Stage:
         self.ends = torch.tensor([end for end in rules.ends if end < self.vocabulary], **long)
         self.padded = bool(rules.ends)
         self.is_end = torch.zeros(self.vocabulary, dtype=torch.bool, device=device).index_fill_(0, self.ends, True)
-        self.final = torch.zeros(1, **long)  # the step with which all ends
-        self.rows = torch.arange(size.sentences, **long).view(-1, 1) * size.width  # the first of each sentence
-        self.origins = torch.zeros(shape, **long)  # of each beam, as such a row
-        numbers = self.vocabulary if self.draws and strategy.each_word else 1  # that a token is drawn by
+        self.final = torch.zeros(1, **long)  # the step whose tokens have the greatest length
+        self.rows = torch.arange(size.sentences, **long).view(-1, 1) * size.width  # each sentence's first row of beams
+        self.origins = torch.zeros(shape, **long)  # the parent of each beam, as a row among all beams
+        numbers = self.vocabulary if self.draws and strategy.each_word else 1  # random numbers for each draw
         self.noise = torch.zeros((*shape, numbers) if self.draws else 0, device=device)
         self.length_penalties = torch.zeros(size.steps + 1, 2, device=device)  # of finished and of open hypotheses
         self.prompt = torch.zeros(size.sentences, 1, **long)
         self.is_real = torch.zeros(size.sentences, dtype=torch.bool, device=device)
         self.sources: list[Tensor] = []  # token ids and mask of the sources
-        self.graph: Any = None  # of a step
-        self.opening: Any = None  # of the beginning, with the encoder; False: it cannot be captured
-        self.decoder: Any = decoder  # for one search
+        self.graph: Any = None  # the CUDA graph of a step
+        self.opening: Any = None  # the CUDA graph of `open`, with the encoder; False: it cannot be captured
+        self.decoder: Any = decoder  # of the present search
         self.runs = self.real = self.nbytes = 0
         self.limited: Any = None
-        self.arrivals: list[Any] = []  # pinned memory and an event, for each number of open sentences under way
+        self.arrivals: list[Any] = []  # pinned memory and an event for each copy of `left` that is under way
 
     def bytes(self) -> int:
-        """Counts the large tensors; those of a step alone, which all graphs of a model share, do not count."""
+        """Returns the bytes of this stage's large tensors, without the memory of graphs, which stages share."""
         return sum(tensor.nbytes for tensor in [*self.state.tensors(), self.noise])
 
     def limit(self, rules: Rules, config: Any) -> None:
-        """Writes what depends on the length, for each step, into tables on the device."""
+        """Writes length penalties, the last step and the tables of changes for a search's rules and config."""
         if self.limited is not None and all(map(is_, self.limited, (rules, config))):
             return
         self.limited = rules, config
         self.final.fill_(rules.max_length - 2)
-        lengths = range(1, len(self.length_penalties) + 1)  # behind the step, without the start
+        lengths = range(1, len(self.length_penalties) + 1)  # after the step, without the start token
         numbers = [length_penalties(config, length, config.max_length - 1) for length in lengths]
         fill(self.length_penalties, numbers)
         for table, part in zip(self.processors, grouped(rules.by_length), strict=True):
@@ -343,7 +343,7 @@ class Stage:
                 table.limit(part)
 
     def begin(self, prompt: Tensor, source: SourceTokens, real: int) -> None:
-        """Begins with a batch, of which the first `real` are real, and chooses the first tokens."""
+        """Copies a batch in and chooses the first tokens; rows after the first `real` are padding."""
         self.prompt.copy_(prompt)
         if real != self.real:
             self.is_real.fill_(False)[:real] = True
@@ -355,7 +355,7 @@ class Stage:
             self.open()
 
     def open(self) -> None:
-        """Encodes the sources, and begins."""
+        """Encodes the sources, resets all state, and chooses the first tokens."""
         ids, mask = self.sources
         outputs = self.decoder.model.get_encoder()(input_ids=ids, attention_mask=mask, return_dict=True)
         scores = self.scores_of(self.state.begin, self.prompt, SourceBatch(outputs, mask.bool()))
@@ -367,7 +367,7 @@ class Stage:
         self.choose(scores)
 
     def move_to(self, other: Stage, rows: Tensor, real: int) -> None:
-        """Hands these sentences, of which the first `real` are real, over to a stage of another size."""
+        """Copies the given sentences, rows after the first `real` being padding, to a stage of another size."""
         self.state.move_to(other.state, rows)
         self.found.move_to(other.found, rows, real)
         other.tokens.copy_(self.tokens[rows])
@@ -380,14 +380,14 @@ class Stage:
         self.choose(self.scores_of(self.state.step, self.tokens))
 
     def scores_of(self, call: Callable, *given: Any) -> Tensor:
-        """Returns scores (sentences, 1 or width, vocabulary), for kernels as the model makes them."""
+        """Returns `call`'s scores (sentences, 1 or width, vocabulary), float32 or, for kernels, of the model's type."""
         self.decoder.widened = self.kernels is None
         head = self.decoder.model.lm_head
         with nullcontext() if self.head is None else matmul_backends.with_padded(head.weight, self.head):
             return call(self.decoder, *given)
 
     def choose(self, scores: Tensor) -> None:
-        """Chooses the next tokens by their scores (sentences, 1 or width, vocabulary)."""
+        """Chooses tokens by scores (sentences, 1 or width, vocabulary), reorders beams, advances the counters."""
         if self.kernels is not None:
             self.kernels.choose_beams(self, scores)
         else:
@@ -411,7 +411,7 @@ class Stage:
         return self.is_end[tokens] | (self.clock.step >= self.final)
 
     def choose_beams(self, scores: Tensor) -> None:
-        """Computes `BeamSearch.step`."""
+        """Computes what `BeamSearch.step` does, in the tensors of the stage."""
         log_probs = scores if self.normalized else torch.log_softmax(scores, -1)  # (1)
         sums, numbers = (self.process(log_probs) + self.found.running.unsqueeze(-1)).flatten(1).topk(self.count)
         last, beams = self.are_last(numbers % self.vocabulary), self.num_beams
@@ -425,7 +425,7 @@ class Stage:
         torch.add(self.rows, chosen // self.vocabulary, out=self.origins)
 
     def choose_tokens(self, scores: Tensor) -> None:
-        """Computes `Greedy.step`, or that of `Draws`."""
+        """Computes what `Greedy.step` or, with draws, `Draws.step` does, in the tensors of the stage."""
         scores = self.process(scores)
         tokens = self.strategy.pick(scores, self.noise) if self.draws else scores.argmax(-1)
         tokens = self.found.padded(tokens) if self.padded else tokens
@@ -434,9 +434,9 @@ class Stage:
         self.found.close(self.are_last(tokens))
 
     def run(self) -> None:
-        """Takes a step: the first one as it is, later ones by the graph, which is captured at the second.
+        """Runs a step: the first by PyTorch's calls, later ones by the graph, which is captured at the second.
 
-        The first also warms up what a capture must not: libraries' plans and workspaces.
+        The first also makes libraries create plans and workspaces, which a capture must not do.
         """
         if self.runs == 1 and has_graphs(self.tokens):
             self.graph = self.capture(self.step)
@@ -447,9 +447,9 @@ class Stage:
         self.runs += 1
 
     def capture(self, function: Callable[[], None]) -> Any:
-        """Records what a method does as a CUDA graph, or returns None where CUDA cannot: it is called again then.
+        """Records a method's operations as a CUDA graph; returns None where CUDA cannot, and the method must be called.
 
-        All graphs of a model and stream have their memory in common: none leaves anything there for another.
+        All graphs of a model and stream share their memory: none leaves data there for another.
         """
         graph, stream = torch.cuda.CUDAGraph(), self.key[-1]
         cached = torch.is_autocast_cache_enabled()
@@ -459,7 +459,7 @@ class Stage:
                     kept = list(_STAGES.get(self.decoder.model, {}).values())
                 same = [stage for stage in (self, *kept) if stage.key[-1] == stream]
                 others = [graph for stage in same for graph in (stage.graph, stage.opening) if graph]
-                torch.set_autocast_cache_enabled(False)  # a weight that is cast once for several calls would be gone
+                torch.set_autocast_cache_enabled(False)  # a cached cast would be in freed memory
                 capture_stream = _CAPTURE_STREAMS.setdefault((self.device, stream), torch.cuda.Stream())
                 options: dict[str, Any] = {"stream": capture_stream, "capture_error_mode": "thread_local"}
                 with torch.cuda.graph(graph, pool=others[0].pool() if others else None, **options):
@@ -473,10 +473,10 @@ class Stage:
         return graph
 
     def how_many_are_left(self) -> Callable[[], int]:
-        """Returns a function that waits for the number of open sentences behind this step, to be called later."""
+        """Starts copying the number of open sentences after this step; returns a function that waits for it."""
         if not self.left.is_cuda:
             return self.left.clone().item  # type: ignore[return-value]
-        if len(self.arrivals) <= LATE:  # as many as are under way at once
+        if len(self.arrivals) <= LATE:  # LATE + 1 copies are under way at once
             self.arrivals.append((torch.empty(1, dtype=torch.long, pin_memory=True), torch.cuda.Event()))
         else:
             self.arrivals.append(self.arrivals.pop(0))
@@ -492,8 +492,8 @@ class Stage:
 
 
 def kernels_for(model: Any, beams: int, count: int) -> Any:
-    """Returns kernels.py, if it can choose `count` candidates of so many beams by this model's logits; None where it
-    cannot, and its reference, `Stage.choose_beams`, is computed."""
+    """Returns the module kernels.py if its kernels can choose `count` candidates of so many beams by this model's
+    logits; else None: `Stage.choose_beams` computes the same."""
     if model.device.type != "cuda":
         return None
     from hf_mlnmt.search.gpu import kernels
@@ -502,8 +502,8 @@ def kernels_for(model: Any, beams: int, count: int) -> Any:
 
 
 def padded_head(model: Any) -> Tensor | None:
-    """Returns the output projection's weight with rows of zeros up to a multiple of 64, a copy for each state of the
-    model; None where its own will do."""
+    """Returns a copy of the output projection's weight with rows of zeros up to a multiple of 64, kept until the model
+    changes; None where its own number of rows is a multiple of 8."""
     weight = getattr(model.lm_head, "weight", None)
     if type(weight) is not torch.nn.Parameter or len(weight) % 8 == 0:
         return None
@@ -514,7 +514,7 @@ def padded_head(model: Any) -> Tensor | None:
 
 
 def has_graphs(tensor: Tensor) -> bool:
-    """Tells whether the tensor's device repeats what was recorded."""
+    """Tells whether the tensor's device has graphs: operations recorded once and replayed."""
     return tensor.is_cuda
 
 
@@ -535,7 +535,7 @@ def grouped(parts: list[Any]) -> list[Any]:
     return groups
 
 
-# A stage holds no model, or neither would ever be freed.
+# Kept stages have no reference to the model: with one, the model and its stages would never be freed.
 _STAGES: WeakKeyDictionary[Any, OrderedDict[Any, Stage]] = WeakKeyDictionary()
 _PADDED: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 _KEEPING, _CAPTURING = Lock(), Lock()
@@ -543,9 +543,9 @@ _CAPTURE_STREAMS: dict[Any, Any] = {}  # one for each stream: graphs that run at
 
 
 def stage_of(decoder: Any, strategy: Any, size: Size, rules: Rules, config: Any, asked: Any) -> Stage:
-    """Returns a stage of this size, for this search alone (others may run beside or inside it): kept, or a new one.
+    """Takes a kept stage of this size out of the store, or makes a new one: no other search uses it meanwhile.
 
-    asked: what `asked_of` returns.
+    asked: the result of `asked_of`.
     """
     with _KEEPING:
         stage = _STAGES.setdefault(decoder.model, OrderedDict()).pop((size, *asked), None)
@@ -556,7 +556,7 @@ def stage_of(decoder: Any, strategy: Any, size: Size, rules: Rules, config: Any,
 
 
 def asked_of(decoder: Any, strategy: Any, rules: Rules, config: Any) -> tuple[str, int, int]:
-    """Returns what decides, beside the size, whether a search can use a stage: what is computed, model, stream."""
+    """Returns the key, beside the size, under which a stage is kept: options, state of the model, CUDA stream."""
     pad = None if config._pad_token_tensor is None else config._pad_token_tensor.tolist()
     more = {name: value for name, value in getattr(decoder, "arguments", {}).items() if not callable(value)}
     changes = [p[:3] if isinstance(p, Change) else (type(p).__name__, vars(p)) for p in rules.by_length]
@@ -569,9 +569,9 @@ def asked_of(decoder: Any, strategy: Any, rules: Rules, config: Any) -> tuple[st
 
 
 def keep_stage(stage: Stage) -> None:
-    """Keeps it for the next search of its size; the oldest ones of the model go where memory is scarce.
+    """Puts a stage into the store for the next search of its size, and drops the oldest where they take much memory.
 
-    The first time its beginning is captured, which is warm now: nothing of a later search is done for the first time.
+    The first time `open`, which has run once by now, is captured as a graph.
     """
     if stage.opening is None and has_graphs(stage.tokens):
         stage.opening = stage.capture(stage.open) or False
@@ -589,7 +589,7 @@ def keep_stage(stage: Stage) -> None:
 
 
 def free_bytes(device: torch.device) -> float:
-    """Returns how much memory of a card nobody uses, or of another device a guess."""
+    """Returns the bytes of a GPU that are free or that PyTorch holds unused; for another device 2^32, a guess."""
     if device.type != "cuda":
         return 2**32
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -597,9 +597,9 @@ def free_bytes(device: torch.device) -> float:
 
 
 class Generator:
-    """The random numbers of a search, which are those of `strategies.Draws`: for all sentences, also ended ones.
+    """Draws the random numbers of a search as `strategies.Draws` does: for all sentences, also ended ones.
 
-    Python is some steps ahead of the end, so the generator goes back to where it was behind the last step that counts.
+    The search runs some steps too many, so `rewind` resets PyTorch's generator to its state after the last step needed.
     """
 
     def __init__(self, sentences: int, device: torch.device):
@@ -609,13 +609,13 @@ class Generator:
         self.states: list[Tensor] = []
 
     def draw(self, stage: Stage, ids: Tensor) -> None:
-        """Draws those of the sentences `ids` into the stage."""
+        """Draws a step's random numbers and copies those of the sentences `ids` into the stage."""
         noise = stage.strategy.noise(self.sentences * stage.size.width, stage.vocabulary, stage.device)
         torch.index_select(noise.view(self.sentences, *stage.noise.shape[1:]), 0, ids, out=stage.noise)
         self.states.append(self.generator.get_state())
 
     def rewind(self, steps: int) -> None:
-        """Sets the generator to where it is after so many steps."""
+        """Resets the generator to its state after this number of steps."""
         self.generator.set_state(self.states[steps - 1])
 
 
@@ -623,13 +623,13 @@ def search(decoder: Any, strategy: Any, source: SourceTokens, prompt: Tensor, ru
     """Searches as loop.search does, and returns what generate() returns.
 
     Args:
-        decoder, strategy: those that `why_not` lets pass. source: of every sentence. prompt: (sentences, 1).
+        decoder, strategy: for which `why_not` returns None. source: the sentences' tokens. prompt: (sentences, 1).
         config: the generation config as generate() prepares it.
     """
     width = config.num_beams if config.num_beams > 1 else config.num_return_sequences
     record = Record(prompt, width, config)
     draws = Generator(len(prompt), prompt.device) if issubclass(strategy, Draws) else None
-    # Streams, events and graphs are those of the model's card, whichever is the current one.
+    # The model's GPU may not be the current one: streams, events and graphs belong to the current device.
     with torch.inference_mode(), torch.cuda.device(prompt.device) if prompt.is_cuda else nullcontext():
         lefts = _run(decoder, strategy, source, prompt, rules, record, draws)
     if config.num_beams > 1:
@@ -644,14 +644,14 @@ def search(decoder: Any, strategy: Any, source: SourceTokens, prompt: Tensor, ru
 def _run(
     decoder: Any, strategy: Any, source: SourceTokens, prompt: Tensor, rules: Rules, record: Record, draws: Any
 ) -> list[int]:
-    """Runs all steps, which go to the record, and returns how many sentences were open behind each."""
+    """Runs all steps, writes them to the record, and returns how many sentences were open after each."""
     config, real, longest = record.config, len(prompt), rules.max_length - 1
     length = _source_length(decoder, source)
     steps = min(size_for(longest), first_steps(length))
     asked, ids = asked_of(decoder, strategy, rules, config), torch.arange(real, device=prompt.device)
     size = Size(size_for(real), record.width, length, steps)
     stage = stage_of(decoder, strategy, size, rules, config, asked)
-    filled = _filled(ids, size.sentences)  # the sentence in each row of the stage; those behind `real` are copies
+    filled = _filled(ids, size.sentences)  # each row's sentence; rows from `real` on are copies
     lefts: list[int] = []
     arriving: deque[Callable[[], int]] = deque()
     first, done = 0, 0
@@ -691,19 +691,18 @@ def _run(
 
 
 def _filled(rows: Tensor, count: int) -> Tensor:
-    """Returns `count` rows: these, and copies of the first."""
+    """Returns the given rows, followed by copies of the first up to `count`."""
     return torch.cat([rows, rows[:1].expand(count - len(rows))])
 
 
 def _source_length(decoder: Any, source: SourceTokens) -> int:
-    """Returns a length for the sources that other batches have too, the next of 16, 32, 64 ...: positions of a source
-    cost a step little."""
+    """Returns the source length to pad to, the next of 16, 32, 64 ...: few sizes for all batches, at little cost."""
     length = source.real.shape[1]
     return min(max(SHORTEST, 1 << (length - 1).bit_length()), max(length, decoder.model.config.max_position_embeddings))
 
 
 def _write(record: Record, stage: Stage, ids: Tensor, first: int, end: int) -> None:
-    """Writes the steps `first` to `end` of a stage, and its finished hypotheses, down for the sentences `ids`."""
+    """Adds the steps `first` to `end` of a stage, and its finished hypotheses, to the record of the sentences `ids`."""
     table, vocabulary, here = stage.table[first:end, : len(ids)], stage.vocabulary, len(ids)
     record.steps += [(ids, tokens, parents) for tokens, parents in zip(table % vocabulary, table // vocabulary)]
     if stage.num_beams:
