@@ -7,7 +7,7 @@ PEFT's layers what switches adapters. What follows from all that is found once (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -104,7 +104,7 @@ def what_is_around(model: Any, again: bool = True) -> str | None:
     return "forward hooks" if has_hooks(others) else None
 
 
-def has_hooks(parts: Iterable[dict[str, Any]]) -> bool:
+def has_hooks(parts: Iterable[Mapping[str, Any]]) -> bool:
     """Tells whether modules, given as their attributes, have forward hooks that do something, or all modules have.
 
     A forward that was asked for attentions or hidden states leaves Transformers' own on a model. They record, and
