@@ -29,7 +29,7 @@ CEILINGS = {
     "modeling": (7_800, 34),
     "recipe": (1_800, 5),
     "reports": (1_700, 10),
-    "search": (5_730, 23),
+    "search": (5_740, 23),
     "serving": (3_270, 12),
     "training": (7_680, 27),
     "zoo": (600, 4),

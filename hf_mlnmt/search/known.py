@@ -7,7 +7,7 @@ that switch adapters. Facts derived from an unchanged model are computed once (`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 from transformers import GenerationMixin
+from transformers.utils import output_capturing
 
 _TABLES = itemgetter("_modules", "_parameters", "_buffers")
 _HOOKS = itemgetter("_forward_hooks", "_forward_pre_hooks")
@@ -62,9 +63,8 @@ class Known:
             return False
 
     def is_hooked(self, model: Any) -> bool:
-        """Tells whether a module has forward hooks, or hooks for all modules are registered."""
-        parts = [vars(model), *self.others]
-        return any(chain.from_iterable(map(_HOOKS, parts))) or _has_any_global_hook()
+        """Tells whether a module has forward hooks that do something, or hooks for all modules are registered."""
+        return has_hooks([vars(model), *self.others])
 
     def is_altered(self, model: Any) -> bool:
         """Tells whether a module computes something else than its class: hooks, replaced forward, dropout, autocast."""
@@ -100,10 +100,20 @@ def what_is_around(model: Any, again: bool = True) -> str | None:
     if not known(model, again).is_hooked(model):
         return None
     encoder = set(model.get_encoder().modules())  # called as modules in all loops, so their hooks are allowed
-    others = [module for module in model.modules() if module not in encoder]
-    if any(part._forward_hooks or part._forward_pre_hooks for part in others) or _has_any_global_hook():
-        return "forward hooks"
-    return None
+    others = (vars(module) for module in model.modules() if module not in encoder)
+    return "forward hooks" if has_hooks(others) else None
+
+
+def has_hooks(parts: Iterable[Mapping[str, Any]]) -> bool:
+    """Tells whether modules, given as their attributes, have forward hooks that do something; hooks for all count too.
+
+    A forward that was asked for attentions or hidden states leaves Transformers' own on a model. They record, and
+    change nothing: they count only inside a forward that records.
+    """
+    hooks = (hook for each in filter(None, chain.from_iterable(map(_HOOKS, parts))) for hook in each.values())
+    recording = bool(output_capturing._active_collector.get())
+    acting = (recording or getattr(hook, "__module__", None) != output_capturing.__name__ for hook in hooks)
+    return any(acting) or _has_any_global_hook()
 
 
 _KNOWN: WeakKeyDictionary[Any, Known] = WeakKeyDictionary()

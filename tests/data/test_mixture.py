@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.data.shuffling import shuffled
 from hf_mlnmt.data.training_set import Corpora, draw, epoch_counts
 
 
@@ -81,6 +82,8 @@ def test_a_large_corpus_is_drawn_from_without_a_permutation_of_all(monkeypatch, 
     assert max(shown.values()) - min(shown[i] for i in range(130)) <= 1
     same = whole[0][counts[0] :].tolist() == whole[1][counts[0] :].tolist()
     assert same == (counts[1] == 130), "all of it, once, is not drawn"
+    row = shuffled(130, 1, 0, 260)[:]
+    assert shuffled(130, 1, 65, 130)[:].tolist() == row[65:195].tolist(), "as many, of two copies"
 
 
 def test_lengths_of_several_corpora_are_those_of_each():

@@ -238,6 +238,7 @@ def test_what_cannot_be_divided_is_cut_off_and_reported(pipeline, caplog, monkey
         pipeline([" ".join(SENTENCES[:40])], split_long=False)
     assert "the rest is not translated" in caplog.text
     assert {int(ids[-1]) for ids in read} == {pipeline.model.config.eos_token_id}, "a sentence that ends nowhere"
+    assert max(map(len, read)) == pipeline.model.config.max_position_embeddings
 
 
 def test_outputs_at_the_length_limit_are_reported(pipeline, caplog):

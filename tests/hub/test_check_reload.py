@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -23,11 +22,12 @@ def copy(published, tmp_path, forks):
 
 def test_other_weights_are_noticed(copy, published):
     tensors = load_file(copy / "model.safetensors")
-    name = next(name for name in tensors if "decoder" in name and tensors[name].dim() == 2)
-    tensors[name] += 0.01 * torch.randn_like(tensors[name])
+    last = [name for name in tensors if "decoder" in name and "feed_forward_sublayer.layer_norm" in name][-2:]
+    for name in last:  # all logits are then a hundredth larger, and the same words the best
+        tensors[name] *= 1.01
     save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(published).eval(), AutoTokenizer.from_pretrained(published)
-    with pytest.raises(UserError, match=r"logits differ by|generated"):
+    with pytest.raises(UserError, match="logits differ by"):
         check_loading(copy, model, Tokenizers(tokenizer, tokenizer), ("package",))
 
 

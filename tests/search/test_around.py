@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.contract import TINY, Member
+from helpers.contract import TINY, Member, assert_same
 from helpers.searching import ENDING, assert_equal_loops, decode, sources, toy
 from peft import PrefixTuningConfig, get_peft_model
 from torch.nn.modules.module import register_module_forward_hook
+from transformers.utils import output_capturing
 
-from hf_mlnmt import TransformerForConditionalGeneration
+from hf_mlnmt import TransformerForConditionalGeneration, explain
 
 
 class OtherTokens(TransformerForConditionalGeneration):
@@ -112,3 +113,20 @@ def test_hooks_on_the_encoder_leave_the_search_fast(monkeypatch):
     model = toy()
     model.get_encoder().register_forward_pre_hook(lambda module, given: None)
     assert_equal_loops(model, monkeypatch, **sources((6, 1, 4)), **ENDING)
+
+
+def test_hooks_that_record_leave_the_search_fast(monkeypatch):
+    """Transformers leaves them after a forward that was asked for attentions and states; asked, it records still."""
+    model, inputs = toy().float(), sources((6, 1, 4))
+    asked = {"output_attentions": True, "output_hidden_states": True}
+    before = [explain(model, sentences, num_beams=3, max_new_tokens=9) for sentences in (1, 2)]
+    recorded = [decode(model, **inputs, **ENDING, **asked) for _ in range(2)]
+    assert any(module._forward_hooks for module in model.get_decoder().modules())
+    assert [explain(model, sentences, num_beams=3, max_new_tokens=9) for sentences in (1, 2)] == before
+    assert_equal_loops(model, monkeypatch, **inputs, **ENDING)
+    assert_same(recorded[1].decoder_hidden_states, recorded[0].decoder_hidden_states)
+    with monkeypatch.context() as patch:
+        patch.setattr(output_capturing._active_collector, "get", lambda: {"attentions": []})
+        assert "because of forward hooks" in explain(model, num_beams=3, max_new_tokens=9)
+    model.get_decoder().layers[0].register_forward_hook(favour)
+    assert "because of forward hooks" in explain(model, num_beams=3, max_new_tokens=9)

@@ -116,13 +116,20 @@ def test_where_one_alternative_of_several_is_begun_again():
     assert banks == [[1, 0], [2, 0], [2, 0], [3, 0], [3, 0], [4, 0], [5, 0], [5, 0]]
 
 
-def test_banks_of_a_constraint_that_is_to_be_met_twice():
-    automaton = Automaton.of([[[[2, 4]], [[2, 4]]]], torch.device("cpu"))
-    node, met, banks = torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, 1, 1, dtype=torch.long), []
-    for token in (2, 4, 0, 2, 4, 2, 4):
+@pytest.mark.parametrize(
+    ("constraints", "tokens", "expected"),
+    [
+        ([[[2, 4]], [[2, 4]]], (2, 4, 0, 2, 4, 2, 4), [1, 2, 2, 3, 4, 4, 4]),  # to be met twice
+        ([[[5, 2, 4]], [[2, 3]]], (5, 2, 4, 5, 2, 3), [1, 2, 3, 3, 4, 5]),  # the second begins inside of the first
+    ],
+)
+def test_banks(constraints, tokens, expected):
+    automaton, node, banks = Automaton.of([constraints], torch.device("cpu")), torch.zeros(1, 1, dtype=torch.long), []
+    met = torch.zeros_like(automaton.sizes).unsqueeze(1)
+    for token in tokens:
         node, met = automaton.follow(node, met, torch.full((1, 1), token))
         banks.append(automaton.banks(node, met).item())
-    assert banks == [1, 2, 2, 3, 4, 4, 4]
+    assert banks == expected
 
 
 def test_beams_go_to_the_best_of_each_bank_in_turn():

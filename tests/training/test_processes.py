@@ -55,14 +55,18 @@ def test_two_processes_equal_two_accumulated_batches(two):
 
 
 @pytest.mark.parametrize("settings", [[], ["batch.accumulate=2"]])
-def test_one_process_goes_on_to_the_same_bytes(two, tmp_path, settings):
-    """It accumulates the two batches of a step, told to or not."""
+def test_one_process_goes_on_to_the_same_bytes(two, tmp_path, settings, monkeypatch):
+    """It accumulates the two batches of a step, told to or not; at the same place, too, where a step has three."""
     output = shutil.copytree(two.two, tmp_path / "run")
     said = run(two.recipe, two.data, output, settings=[*settings, "budget.steps=8"])
     assert (
         "made by 2 process(es), now there are 1. The data go on at the same place; a step sees the same batches" in said
     )
     assert same_weights(two.one, output)
+    monkeypatch.setattr("hf_mlnmt.training.run.accumulated", lambda *asked: 3)
+    run(two.recipe, two.data, output, settings=[*settings, "budget.steps=12"])
+    meter = checkpoints.read_state(output / "checkpoints" / "checkpoint-12")["meter"]
+    assert (meter["group"], meter["batches"]) == (2, [8 * 2 + 4 * 3])
 
 
 @pytest.mark.versions

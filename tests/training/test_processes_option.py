@@ -134,6 +134,7 @@ FAILS_LATE = "echo error: disk full >&2; exit 1"
         (("exec sleep 60", FAILS), 1, "error: no such file"),
         ((LOSES, f"trap '{{ {FAILS_LATE}; }}' TERM; sleep 60 & wait"), 1, "error: disk full"),
         ((LOSES, LOSES), LOST, "lost the connection to the others, and none of them said why."),
+        ((LOSES, "exec sleep 60"), LOST, "lost the connection to the others, and none of them said why."),
         (("exit 143", "exit 143"), 143, ""),
     ],
 )

@@ -13,6 +13,7 @@ from helpers.contract import IDLE, KINDS, RECURRENT, Member, assert_same, gradie
 from torch._dynamo import reset as forget_compiled
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from hf_mlnmt.modeling.layers import Sublayer
 from hf_mlnmt.training.half_weights import HalfWeights
 
 SYSTEMS = list({member.system: member for member in members()}.values())
@@ -167,14 +168,20 @@ RATES = ["dropout", "attention_dropout", "activation_dropout"]
 def test_dropout_is_only_for_training(system, batch, rate):
     if rate == "activation_dropout" and system.system in RECURRENT:
         pytest.skip("there is no feed-forward layer")
-    model = system.model(**{**dict.fromkeys(RATES, 0.0), rate: 0.3})
+    model, called = system.model(**{**dict.fromkeys(RATES, 0.0), rate: 0.3}), set()
     with torch.no_grad():
         evaluated, again = (model(**batch.training).loss for _ in range(2))
         model.train()
+        dropping = {part for part in model.modules() if isinstance(part, torch.nn.Dropout) and part.p}
+        for part in dropping:
+            part.register_forward_hook(lambda part, *given: called.add(part))
         trained = [model(**batch.training).loss for _ in range(2)]
     assert_same(again, evaluated)
     assert abs(trained[0] - trained[1]) > 1e-6
     assert abs(trained[0] - evaluated) > 1e-6
+    assert called == dropping
+    residual = [part.dropout.p for part in model.modules() if isinstance(part, Sublayer)]
+    assert set(residual) <= {0.3 if rate == "dropout" else 0.0}, "a sublayer without a dropout"
 
 
 def test_bfloat16_training_is_close_to_float32(member, batch, monkeypatch):
