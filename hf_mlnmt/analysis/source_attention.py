@@ -116,7 +116,7 @@ def source_attentions(model: Any, cross_attentions: Sequence[Tensor] | None) -> 
     attentions: dict[Place, Tensor] = {}
     for layer, weights in enumerate(cross_attentions, start=1):
         several = weights.dim() == 5
-        first = model.config.encoder_layers - weights.shape[1] + 1 if several else 0  # the top ones
+        first = model.config.encoder_layers - weights.shape[1] + 1 if several else 0  # the lowest layer attended to
         for index, heads in enumerate(weights.unbind(1) if several else [weights]):
             attentions[Place(layer, first + index, 0)] = heads.mean(1)
             for head, of_head in enumerate(heads.unbind(1), start=1):

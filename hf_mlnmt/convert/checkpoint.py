@@ -106,7 +106,7 @@ class Settings(dict[str, Any]):
         return settings
 
     def text(self, name: str, default: str = "") -> str:
-        """Returns the setting `name`, a text."""
+        """Returns the setting `name`, a text; `default` if it is missing or empty."""
         value = self.get(name) or default
         return value if isinstance(value, str) else self._refuse(name, "a text")
 
@@ -424,6 +424,6 @@ def _code_in(path: Path, error: Exception) -> str | None:
                     return ".".join(names[-2:])
                 if isinstance(argument, str):
                     names.append(argument)
-    except Exception:  # no pickle: pickletools raises whatever comes
+    except Exception:  # pickletools can raise any exception for a file that is not a pickle
         pass
     return None

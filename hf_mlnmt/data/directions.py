@@ -27,7 +27,7 @@ from hf_mlnmt.common.languages import same_language
 from hf_mlnmt.common.model_folder import read_config
 from hf_mlnmt.data.tokenizer import Tokenizers, language_code, languages_of, load_tokenizers, own_copy
 
-_CODE = re.compile(r"(?:>>|<2)([^<>]+)(?:<<|>)")  # Marian's and MADLAD's
+_CODE = re.compile(r"(?:>>|<2)([^<>]+)(?:<<|>)")  # a language token: >>de<< of Marian, <2de> of MADLAD
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ TABLES = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
 DOCUMENTS = (
     *(".html", ".htm", ".xhtml", ".md", ".markdown", ".srt", ".vtt", ".po", ".pot"),
     *(".xlf", ".xliff", ".sdlxliff", ".mqxliff", ".docx", ".pptx", ".xlsx", ".odt", ".odp", ".epub", ".ass", ".sbv"),
-    *(".properties", ".resx", ".strings", ".stringsdict", ".arb", ".ts", ".php", ".yml", ".yaml"),  # localised.py
+    *(".properties", ".resx", ".strings", ".stringsdict", ".arb", ".ts", ".php", ".yml", ".yaml"),  # texts of programs
 )
 _REFUSED = {
     "says where each letter stands on a page, not what a sentence is. Give the document that the PDF was made from "

@@ -75,7 +75,7 @@ def read_localised(content: bytes, reading: Reading, ending: str) -> Document:
         members |= {name: [_message(check_text(text), reading, ending)] for name, text in texts.items()}
         places.append((unit, bool(forms[0][0]), texts))
     arrays = re.findall(rb"(?s)<string-array\b.*?</string-array>", content) if ending == ".xml" else []
-    items = sum(array.count(b"<item") for array in arrays)  # which the toolkit does not read
+    items = sum(array.count(b"<item") for array in arrays)  # the toolkit does not read them: they are counted as left
     members |= {f"array {number}": [Checked([], str, "", left=True)] for number in range(items)}
     return Document(members, reading, original, partial(_packed, store, places, ending, reading))
 

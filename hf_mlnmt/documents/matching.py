@@ -131,8 +131,10 @@ class Match(Linked):
         return owners, lost
 
     def place(self, offset: int, line: bool, spaced: bool, least: int = 0) -> int:
-        """Returns the number of the unit before which a mark at `offset` in the source is put. line: a line break, put
-        before a word, from unit `least` on; spaced: white space is before the mark."""
+        """Returns the number of the translation's unit before which a mark at source `offset` goes; of all, at the end.
+
+        line: it is a line break, which goes before a whole word, no earlier than unit `least`; spaced: white space
+        precedes it."""
         if not self.ends or offset >= len(self.source):
             return self.count
         if offset in self.at and not spaced:

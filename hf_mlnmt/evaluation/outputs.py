@@ -166,7 +166,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class TextFiles:
-    """The files of a test set."""
+    """Paths of a test set's files: one or more references and, where it is given, the source."""
 
     references: tuple[str, ...]
     source: str | None = None

@@ -66,7 +66,7 @@ def write(model: Any, tokenizers: Tokenizers, folder: Path, dtypes: Sequence[str
 def pack(
     traced: Path, model: Any, tokenizers: Tokenizers, folder: Path, dtypes: Sequence[str]
 ) -> dict[str, dict[str, Any] | float]:
-    """Writes all files of `folder` from the two graphs in `traced`, and compares; arguments and returns: as `write`."""
+    """Writes all files of `folder` from the two graphs in `traced`, runs them; arguments and returns: as `write`."""
     (folder / GRAPHS).mkdir()
     for dtype in dtypes:
         encoder, decoder = (onnx.load(traced / name) for name in (two_graphs.ENCODER, two_graphs.DECODER))

@@ -117,7 +117,8 @@ def _specification(byte_fallback: bool) -> bytes:
         )
     made = _parsed(model.getvalue())
     del made.pieces[:]
-    characters = made.normalizer_spec.precompiled_charsmap  # the rest has a local path
+    # This field alone of the normalizer's spec is kept: another one holds the path of a temporary file.
+    characters = made.normalizer_spec.precompiled_charsmap
     made.ClearField("normalizer_spec")
     made.normalizer_spec.precompiled_charsmap = characters
     return made.SerializeToString()

@@ -169,7 +169,7 @@ def build_folder(
         check_folder(new, source, target)
         ways = ("package", "remote-code") if type(network).__module__.startswith("hf_mlnmt.") else ("own-code",)
         ways = ways if facts.carries_code else ("package",)
-        if not alone:  # an adapter's base may not be on the Hub yet
+        if not alone:  # loading an adapter needs its base, which may not be on the Hub yet
             tell(f"loading the new folder again in a fresh process ({' and '.join(ways)})")
             check_loading(new, network, tokenizers, ways)
     parameters = parameters_by_part(network)["total"] - parameters_of_adapter(network)

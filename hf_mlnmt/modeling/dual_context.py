@@ -195,7 +195,7 @@ ATTENTIONS = [OutputRecorder(SelfAttention, index=1), OutputRecorder(DualContext
 
 
 class DualContextEncoderLayer(EncoderLayer):
-    """The baseline's layer; in the range of `dual_layers` the module replaces self-attention."""
+    """The baseline's encoder layer; DualContextAttention replaces self-attention in layers of `dual_layers`."""
 
     def __init__(self, config: DualContextConfig, layer_idx: int):
         if config.is_dual("encoder", layer_idx):
@@ -204,7 +204,7 @@ class DualContextEncoderLayer(EncoderLayer):
 
 
 class DualContextDecoderLayer(DecoderLayer):
-    """The baseline's layer; in the range of `dual_layers` the module replaces self-attention."""
+    """The baseline's decoder layer; DualContextAttention replaces self-attention in layers of `dual_layers`."""
 
     def __init__(self, config: DualContextConfig, layer_idx: int):
         if config.is_dual("decoder", layer_idx):

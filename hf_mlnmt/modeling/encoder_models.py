@@ -37,7 +37,7 @@ SHARED = r"^model\.decoder\.embed_tokens\."
 
 
 class EncoderModel(TransformerPreTrainedModel):
-    """A module whose `encoder` has the weights' names of a translation model."""
+    """Wraps an encoder so that its weights are named `model.encoder.*`, as in a translation model."""
 
     def __init__(self, config: TransformerConfig, encoder_class: type[Encoder]):
         super().__init__(config)

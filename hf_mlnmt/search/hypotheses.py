@@ -184,7 +184,7 @@ class Record:
 
 
 def pad_token_of(config: Any, device: torch.device) -> Any:
-    """Returns the token that fills a row after its hypothesis has ended: a tensor without dimensions, or 0."""
+    """Returns the token behind a hypothesis's end: the padding token, a tensor without dimensions; 0 without one."""
     return 0 if config._pad_token_tensor is None else config._pad_token_tensor.to(device)
 
 

@@ -105,7 +105,7 @@ class _Request:
 
     @property
     def is_long(self) -> bool:
-        """Returns whether the texts are so long that another thread than the worker cuts them."""
+        """Returns whether the texts have so many characters that the cutter thread, not the worker, splits them."""
         return sum(map(len, self.texts)) > _SHORT
 
     def take(self, piece: EncodedPiece, hypotheses: list[Hypothesis]) -> None:

@@ -85,7 +85,8 @@ class Api:
         self.ending = asyncio.Event()
 
     def admit(self, request: Request, given: dict[str, Any]) -> None:
-        """Raises Overloaded if the server is ending, HTTPException 403 without a key, 429 for too many requests."""
+        """Counts a request. Raises: Overloaded if the server is ending; HTTPException 403 if the server has keys and the
+        request has none of them, 429 for too many requests."""
         self.check_ending()
         self.authorize(request, given)
 

@@ -221,7 +221,7 @@ ONE_FOR_ALL = Need(
 
 
 def column(examples: Sequence[Example], name: str) -> Sequence[np.ndarray]:
-    """Returns the array `name` of each example; of `Examples` as one `Rows`, which are padded at once."""
+    """Returns the array `name` of each example, unpadded; of `Examples` the stored column (`Rows`, or an array)."""
     if isinstance(examples, Examples):
         return examples.columns[name]
     return [np.asarray(example[name]) for example in examples]

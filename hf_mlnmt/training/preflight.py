@@ -265,7 +265,7 @@ def check_memory(recipe: Recipe, parameters: int, processes: int) -> None:
 
 # The corpora
 
-READ = 1 << 26  # most bytes of a training text that are read
+READ = 1 << 26  # a training text is read up to this many bytes (with `check`, whole)
 FIRST_PAIRS = 100  # items of a training corpus that are read, to see that columns and fields are right
 
 

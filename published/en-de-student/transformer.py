@@ -92,7 +92,7 @@ class Encoder(Stack):
 
     @property
     def hands_on(self) -> tuple[str, ...]:
-        """Names the fields of `EncoderOutput` beside the last state that the decoder needs in the present mode."""
+        """Names the fields of `EncoderOutput` that the decoder needs beside the last state: none in the baseline."""
         return ()
 
     def memory(self, states: list[Tensor]) -> Tensor | None:

@@ -226,7 +226,7 @@ class Terms:
         }
 
     def found(self, text: str) -> list[str]:
-        """Returns the terms that a text has, in its order; of terms that begin at the same place only the longest."""
+        """Returns the terms that a text has as words, in its order; of terms that overlap the first, the longest."""
         text = self.fold(_in_one_form(text))
         there = sorted((term for term in self.targets if term in text), key=lambda term: (-len(term), term))
         matches = re.finditer("|".join(f"({as_word(term)})" for term in there), text) if there else ()

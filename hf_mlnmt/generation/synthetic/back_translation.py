@@ -266,7 +266,7 @@ class _Job:
     settings: Settings
     forward: bool
     watcher: Watcher
-    languages: tuple[str, str] | None  # of outputs and texts
+    languages: tuple[str, str] | None  # codes of outputs and of texts; None: unknown
     reverse: Any = None
 
     def run(self) -> Manifest:

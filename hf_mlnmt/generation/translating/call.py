@@ -42,8 +42,8 @@ class TranslationCall(BatchSearch):
         self.empty = Hypothesis("", 0.0, 0.0, 0, alignment=() if options.alignments else None)
         self.codes = tuple(code_tokens(self.parts.source))
         self.unfinished = 0
-        self.typed_codes: list[int] = []  # numbers of lines
-        self.of_several: list[int] = []  # numbers of lines
+        self.typed_codes: list[int] = []  # numbers of lines that begin with a language code, for a warning
+        self.of_several: list[int] = []  # numbers of lines of several sentences, for a warning
 
     def translate_groups(
         self,

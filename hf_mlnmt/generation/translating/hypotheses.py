@@ -12,7 +12,7 @@ import numpy as np
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.generation.translating.alignments import Link, words_of_target
 
-CONFIDENCE = "confidence"  # the key of a generation config
+CONFIDENCE = "confidence"  # the key in generation_config.json that holds the Calibration
 
 
 @dataclass(frozen=True)

@@ -229,7 +229,7 @@ class StaticTransformer:
             to.keep()
             to.of_beams = True
             for name, kept in getattr(layer, "kept_of_source", {}).items():
-                is_mask = kept.dtype == torch.bool  # True at padding: inverted, since `fitted` pads with False
+                is_mask = kept.dtype == torch.bool  # inverted, since it is True at padding and `fitted` adds False
                 kept = fitted(~kept, rows, length, -1).logical_not() if is_mask else fitted(kept, rows, length, -1)
                 to.kept_of_source[name] = put(to.kept_of_source.get(name), kept)
         for index, done in self.cache.is_updated.items():
