@@ -228,7 +228,7 @@ class LSTM(nn.LSTM):
         )
 
     def closed(self, states: Tensor, packing: Packing, begin: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Runs the layer in one call: an added input, 1 at padding, closes its gates (equation 4); outputs are 0 there."""
+        """Runs the layer in one call: an added input, 1 at padding, closes its gates (eq. 4); outputs there are 0."""
         ends = ["l0", "l0_reverse"][: 2 if self.bidirectional else 1]
         inputs = torch.cat([states, (~packing.real).unsqueeze(-1).to(states.dtype)], dim=-1)
         switch = states.new_tensor([-CLOSED, CLOSED, 0.0, 0.0]).repeat_interleave(self.hidden_size).unsqueeze(1)

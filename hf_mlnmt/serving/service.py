@@ -85,7 +85,7 @@ class Api:
         self.ending = asyncio.Event()
 
     def admit(self, request: Request, given: dict[str, Any]) -> None:
-        """Counts a request. Raises: Overloaded if the server is ending; HTTPException 403 if the server has keys and the
+        """Counts a request. Raises: Overloaded if the server is ending; HTTPException 403 if it has keys and the
         request has none of them, 429 for too many requests."""
         self.check_ending()
         self.authorize(request, given)
