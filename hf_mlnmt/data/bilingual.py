@@ -24,11 +24,10 @@ from functools import lru_cache
 from itertools import chain, pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from hf_mlnmt.common.errors import UserError, naming
 from hf_mlnmt.common.languages import language_in, same_language
-from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.data.formats import UNTRANSLATED, format_of
 from hf_mlnmt.data.lines import OF_MACOS, REMEDY, open_text, problem_in, reason_of
 from hf_mlnmt.data.placeholders import NO_LINES, forms_of, placeholders, without_key
@@ -37,6 +36,7 @@ from hf_mlnmt.data.tables import read_table, side_by_side
 Place = Any  # a Path, a zipfile.Path inside of an archive, or two of them: a text of each language
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 _SPACES = re.compile("[ \t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
+_ODD_SPACES = re.compile("[\t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]|  ")
 _CODES = {"bpt", "ept", "it", "ph", "ut", "x", "bx", "ex", "sc", "ec", "cp", "sm", "em"}  # inline, no text of a segment
 _DATE = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)T(\d\d):?(\d\d):?(\d\d)")
 _FORBIDDEN = re.compile("deprecated|superseded|forbidden|prohibited", re.IGNORECASE)
@@ -91,7 +91,8 @@ class UnitReport:
         return said + "".join(f". {note}: {count:,}" for note, count in self.notes.items()) + "."
 
     def leave_out(self, why: str, *texts: str) -> None:
-        """Counts a unit that is left out."""
+        """Counts a unit that is read and left out."""
+        self.read += 1
         self.left_out[why] += 1
         self.dropped(why, *texts)
 
@@ -157,7 +158,6 @@ def read_units(
 
 def _units(found: _Found, before: str | None, after: str | None, how: _How) -> Iterator[Unit]:
     """Yields the units of what a reader found, and counts it."""
-    how.report.read += 1
     own, targets = _clean(found.source), list(filter(None, map(_clean, found.targets)))
     why = found.why or ("empty source" if not own else "empty target" if not targets else None)
     if not why and (problem := next(filter(None, map(problem_in, (own, *targets))), None)):
@@ -167,6 +167,7 @@ def _units(found: _Found, before: str | None, after: str | None, how: _How) -> I
     if why:
         how.report.leave_out(why, own, *targets[:1])
         return
+    how.report.read += 1
     how.report.kept += 1
     how.report.states[found.state] += 1
     beside = (None, None) if found.apart else (before, after or None)
@@ -224,7 +225,7 @@ def bilingual_files(path: Path, source: str, target: str) -> list[Place]:
 
 
 def _clean(text: str) -> str:
-    return _SPACES.sub(" ", text).strip(" ")
+    return (_SPACES.sub(" ", text) if _ODD_SPACES.search(text) else text).strip(" ")
 
 
 @lru_cache(maxsize=1000)
@@ -333,7 +334,7 @@ def _read_tmx(path: Place, how: _How) -> Iterator[_Found]:
             number += 1
             variants: dict[str, list[Any]] = {}
             for variant in element.iterchildren("{*}tuv"):
-                if (segment := variant.find("{*}seg")) is not None:
+                if (segment := next(variant.iterchildren("{*}seg"), None)) is not None:
                     variants.setdefault(variant.get(_LANG) or variant.get("lang") or "", []).append(segment)
             how.report.languages.update([*variants])
             place, codes = f"{path}, unit {number}", tuple(variants)
@@ -466,22 +467,20 @@ def _read_po(path: Place, how: _How) -> Iterator[_Found]:
 
 
 def _read_lines(paths: Place, how: _How) -> Iterator[_Found]:
-    return _rows(side_by_side(paths, how.drop, dropped := FilterReport()), str(paths[0]), how, dropped)
+    return _rows(side_by_side(paths, how.drop, cast(Any, SimpleNamespace(drop=how.report.leave_out))), paths[0], how)
 
 
 def _read_table(path: Place, how: _How) -> Iterator[_Found]:
     spec = SimpleNamespace(columns=None, quoting=None, bad_lines="drop" if how.drop else "error")
     spec.languages = {"source": how.source, "target": how.target}
-    rows = read_table(spec, path, dropped := FilterReport())
-    return (each._replace(apart=True) for each in _rows(rows, str(path), how, dropped))
+    rows = read_table(spec, path, cast(Any, SimpleNamespace(drop=how.report.leave_out)))
+    return (each._replace(apart=True) for each in _rows(rows, path, how))
 
 
-def _rows(rows: Iterator[Any], where: str, how: _How, dropped: FilterReport) -> Iterator[_Found]:
+def _rows(rows: Iterator[Any], where: Place, how: _How) -> Iterator[_Found]:
     for number, (own, other) in enumerate(rows, 1):
         how.report.languages.update((how.source, how.target))
         yield _Found(own, [other], f"{where}, pair {number}")
-    how.report.read += dropped.dropped.total()
-    how.report.left_out.update(dropped.dropped)
 
 
 Reader = Callable[[Place, _How], Iterator[_Found]]
