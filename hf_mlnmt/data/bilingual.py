@@ -39,6 +39,7 @@ _SPACES = re.compile("[ \t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
 _ODD_SPACES = re.compile("[\t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]|  ")
 _CODES = {"bpt", "ept", "it", "ph", "ut", "x", "bx", "ex", "sc", "ec", "cp", "sm", "em"}  # inline, no text of a segment
 _DATE = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)T(\d\d):?(\d\d):?(\d\d)")
+_PO_LINE = re.compile(r'\s*(?:#.*|(?:(?:msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)\s*)?"(?:[^"\\]|\\.)*+"\s*)?')
 _FORBIDDEN = re.compile("deprecated|superseded|forbidden|prohibited", re.IGNORECASE)
 _SHOWN = 12  # languages that are named
 # States of XLIFF, Trados (conf), memoQ (mq:status) and Phrase (m:confirmed), in small letters; others are unconfirmed.
@@ -177,16 +178,11 @@ def _units(found: _Found, before: str | None, after: str | None, how: _How) -> I
         yield from _units(each, None, None, how)
 
 
-def read_terms(path: Path, source: str, target: str) -> dict[str, tuple[list[str], list[str]]]:
-    """Returns {term: its translations, those that are forbidden} of a file. Raises: UserError as `read_units`."""
-    terms: dict[str, tuple[list[str], list[str]]] = {}
-    report = UnitReport()
+def found_in(path: Path, source: str, target: str, report: UnitReport) -> Iterator[_Found]:
+    """Yields what a reader finds in a file, forbidden terms too, white space as single spaces."""
     for found in BILINGUAL[format_of(path)](path, _How(source, target, report)):
-        if (own := _clean(found.source)) and found.why in (None, "forbidden"):
-            terms.setdefault(own, ([], []))[found.why is not None].extend(map(_clean, found.targets))
-    if not terms:
-        raise UserError(f"{path}: no term of {source} and {target}; it has {_listed(report.languages) or 'none'}.")
-    return terms
+        if own := _clean(found.source):
+            yield found._replace(source=own, targets=[*map(_clean, found.targets)])
 
 
 def bilingual_files(path: Path, source: str, target: str) -> list[Place]:
@@ -295,17 +291,16 @@ def _name(element: Any) -> str:
 
 def _text(element: Any, subs: list[Any]) -> str:
     """Returns the text of a segment without its codes; `subs` gets the texts of their own inside of these."""
-    pieces = [element.text or ""]
+    text = element.text or ""
     for child in element:
         name, tail = _name(child), child.tail or ""
         if name in _CODES:
             subs += child.iterchildren("{*}sub")
-            parted = name in ("ph", "x") and pieces[-1][-1:].isalnum() and tail[:1].isalnum()
-            pieces.append(" " * parted)
+            text += " " * (name in ("ph", "x") and text[-1:].isalnum() and tail[:1].isalnum())
         elif name:
-            pieces.append(_text(child, subs))
-        pieces.append(tail)
-    return "".join(pieces)
+            text += _text(child, subs)
+        text += tail
+    return text
 
 
 def _segment(source: Any, targets: Sequence[Any], how: _How, place: str, **about: Any) -> _Found:
@@ -434,6 +429,9 @@ def _read_po(path: Place, how: _How) -> Iterator[_Found]:
         text = content if compiled else NO_LINES.sub(" ", content.decode(encoding).removeprefix("\ufeff")) + "\n"
         read = polib.mofile if compiled else polib.pofile
         entries = read(text, encoding=encoding, check_for_duplicates=False)
+        for number, line in enumerate([] if compiled else text.split("\n"), 1):
+            if not _PO_LINE.fullmatch(line):  # polib passes over a string that does not end
+                raise ValueError(f"(line {number})")
     except Exception as error:  # polib raises many kinds for what is damaged
         line = re.search(r"\(line (\d+)\)", str(error))
         where, said = (f"{path}, line {line[1]}", "") if line else (f"{path}", f" ({error})")

@@ -305,20 +305,20 @@ def read_pairs(
     if is_of_units(path):
         return _read_units(spec, path, report)
     if format_of(path) not in FORMATS:
-        raise UserError(f"{path}: expected {', '.join(FORMATS)}, also packed; for two text files use 'files'.")
+        known = ", ".join(dict.fromkeys([*FORMATS, *BILINGUAL]))
+        raise UserError(f"{path}: expected {known}, also packed, a folder or a zip; for two text files use 'files'.")
     return FORMATS[format_of(path)](spec, path, report)
 
 
 def is_of_units(path: Path) -> bool:
     """Returns whether a file of pairs is read by bilingual.py: a memory, a catalogue, a glossary, a folder or a zip."""
-    reader = FORMATS.get(format_of(path))
-    return reader is _read_units or path.is_dir() or (reader is None and path.suffix.lower() == ".zip")
+    return format_of(path) not in FORMATS and (
+        format_of(path) in BILINGUAL or path.is_dir() or path.suffix.lower() == ".zip"
+    )
 
 
 def _read_units(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:
-    codes, units = spec.columns or spec.languages, UnitReport(dropped=report.drop)
-    if spec.columns and format_of(path) != ".tmx":
-        raise UserError(f"{path}: columns are of tables, and in .tmx codes of languages. Leave them out.")
+    codes, units = spec.languages, UnitReport(dropped=report.drop)
     if codes is None:
         raise UserError(f"{path}: which languages? Say languages: {{source: en, target: de}}.")
     asked = codes["source"], codes["target"], units, spec.keep_accelerators, spec.bad_lines == "drop"
@@ -501,4 +501,3 @@ FORMATS = {
     ".json": _read_json,
     ".parquet": _read_parquet,
 }
-FORMATS |= {ending: _read_units for ending in BILINGUAL if ending not in FORMATS}

@@ -31,6 +31,7 @@ from hf_mlnmt.common.files import atomic_folder, read_json, size_and_crc, write_
 from hf_mlnmt.common.languages import check_language, direction_of, same_language
 from hf_mlnmt.common.made_from import differences
 from hf_mlnmt.common.model_folder import auto_class_of, check_model_folder, read_config
+from hf_mlnmt.data.bilingual import BILINGUAL
 from hf_mlnmt.data.corpus import FORMATS, CorpusSpec, is_of_units, read_pairs
 from hf_mlnmt.data.directions import direction, is_told
 from hf_mlnmt.data.filters import DROPPED, MOST_DROPPED, FilterReport, Pair, PairFilter
@@ -229,7 +230,7 @@ def _check_files(asked: TwoFiles, data: Path) -> None:
             if not (is_of_units(path) or format_of(path) in FORMATS):
                 raise UserError(
                     f"{option}: {files[0]} alone is no corpus. Give two files, sources first, line by line; or one of "
-                    f"both languages: {', '.join(FORMATS)}, a folder or a zip of such."
+                    f"both languages: {', '.join(dict.fromkeys([*BILINGUAL, *FORMATS]))}, a folder or a zip."
                 )
         elif files and (data / files[0]).resolve() == (data / files[1]).resolve():
             raise UserError(f"{option}: {files[0]} is given twice. Give the file of each language, sources first.")
