@@ -34,7 +34,7 @@ CEILINGS = {
     "training": (7_710, 27),
     "zoo": (600, 4),
 }
-TOTAL, TESTS = 59_500, 52_830
+TOTAL, TESTS = 59_600, 53_300
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 

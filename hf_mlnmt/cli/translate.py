@@ -107,7 +107,7 @@ def translate(
     from hf_mlnmt.generation import TranslationPipeline
 
     decoding, document, texts = decoding.with_languages_of(model), None, None
-    memory: tuple[str, str] | None = None
+    memory: str | None = None
     if named := None if format else next(filter(documents.is_document, inputs), None):
         lists: dict[str, Any] = {"--n-best": decoding.num_return_sequences, "--alignments": decoding.alignments}
         lists |= {"--jsonl": jsonl, "--shard": shard, "a file of lines": files_of, "--below": below is not None}
@@ -125,8 +125,7 @@ def translate(
             lists = {"--n-best": decoding.num_return_sequences, "--alignments": decoding.alignments, "--jsonl": jsonl}
             options.refuse(lists, f"{output} has a translation of each text and no more. Leave it out.")
             codes = zip(decoding.told, direction_of(fetch_small_files(model)) or (None, None))
-            source, target = (language_tag(told or own or "und") for told, own in codes)
-            memory = source, target
+            memory = " ".join(language_tag(told or own or "und") for told, own in codes)
         elif output is not None:
             check_output(output, *inputs)
         form: Form = "any" if format else "column" if memory else "lines"

@@ -227,14 +227,14 @@ class Style:
     """The form of results: text or JSON, and what replaces translations that are unsure.
 
     `below`: a confidence; translations that are less sure get `mark` before them, or without a mark the source instead.
-    `memory`: the languages of a TMX file, in which each text makes a unit.
+    `memory`: the languages of a TMX file, as "en de", in which each text makes a unit.
     """
 
     jsonl: bool = False
     scores: bool = False
     below: float | None = None
     mark: str | None = None
-    memory: tuple[str, str] | None = None
+    memory: str | None = None
 
     def written(self, number: int, source: str, result: Sequence[Hypothesis], plain: bool = False) -> str:
         """Returns a text's result as it is written.
@@ -248,7 +248,7 @@ class Style:
         if self.below is not None:
             result = [self._marked(source, best, self.below) for best in result]
         if self.memory:
-            sides = zip(self.memory, (source, result[0].text))
+            sides = zip(self.memory.split(), (source, result[0].text))
             told = (f'<tuv xml:lang="{code}"><seg>{in_xml(text)}</seg></tuv>' for code, text in sides)
             return f"<tu>{''.join(told)}</tu>" if source.strip() else ""
         links = [None if best.alignment is None else to_pharaoh(best.alignment) for best in result]
@@ -278,7 +278,7 @@ class Style:
         head = (
             '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE tmx SYSTEM "tmx14.dtd">\n<tmx version="1.4">\n<header '
             f'creationtool="hf-mlnmt" creationtoolversion="{__version__}" segtype="block" o-tmf="text" adminlang="en" '
-            f'srclang="{self.memory[0]}" datatype="plaintext"/>\n<body>\n'
+            f'srclang="{self.memory.split()[0]}" datatype="plaintext"/>\n<body>\n'
         )
         return head, "</body>\n</tmx>\n"
 
