@@ -38,7 +38,8 @@ from hf_mlnmt.data.lines import (
     open_text,
     problem_in,
 )
-from hf_mlnmt.data.tables import BLANK, SIDES, read_table, refuse, side_by_side
+from hf_mlnmt.data.tables import BLANK, read_table, refuse, side_by_side
+from hf_mlnmt.data.tables import SIDES as _SIDES
 
 MANIFEST = "manifest.json"
 SCHEMA = "hf_mlnmt.generation.synthetic.back_translation/1"
@@ -232,7 +233,7 @@ class CorpusSpec(Section):
             kinds = (str, int) if name == "columns" else str
             if value is not None and not (
                 isinstance(value, Mapping)
-                and set(value) == set(SIDES)
+                and set(value) == set(_SIDES)
                 and all(isinstance(side, kinds) for side in value.values())
             ):
                 raise UserError(f"corpus: {name} needs 'source' and 'target', as in {{source: ..., target: ...}}.")
@@ -248,7 +249,7 @@ class CorpusSpec(Section):
             same_language(language_in(files["source"]), code) for code in codes.values()
         ):
             return  # text of one of the languages, which is copied
-        for side, other in zip(SIDES, SIDES[::-1] if self.reverse else SIDES):  # languages are as pairs come out
+        for side, other in zip(_SIDES, _SIDES[::-1] if self.reverse else _SIDES):  # languages are as pairs come out
             for said in filter(None, [files.get(side), f"columns.{side}.{columns.get(side)}", of_pairs]):
                 check_language(said, codes.get(other), "it is read as", f"Mend languages.{other}, {_TURNED}")
 
@@ -477,12 +478,12 @@ def _pair(record: Any, spec: CorpusSpec) -> Pair | _Problem:
         return _no_object(record)
     inner = record.get("translation")
     places = [record] + ([inner] if isinstance(inner, Mapping) else [])
-    names = [spec.columns] if spec.columns else [{side: side for side in SIDES}, spec.languages or {}]
+    names = [spec.columns] if spec.columns else [{side: side for side in _SIDES}, spec.languages or {}]
     for place in places:
         for columns in filter(None, names):
-            if all(columns[side] in place for side in SIDES):
-                texts = [place[columns[side]] for side in SIDES]
-                for side, value in zip(SIDES, texts):
+            if all(columns[side] in place for side in _SIDES):
+                texts = [place[columns[side]] for side in _SIDES]
+                for side, value in zip(_SIDES, texts):
                     if not isinstance(value, str):
                         said = "null" if value is None else f"{type(value).__name__}, {value!r:.40}"
                         return _Problem(f"no text (field '{columns[side]}' is {said})")
