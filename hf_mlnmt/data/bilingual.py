@@ -110,6 +110,7 @@ class _How(NamedTuple):
     report: UnitReport
     keep_keys: bool = False
     drop: bool = True
+    alone: bool = True  # no file beside others, one of which may be of another direction
 
 
 def read_units(
@@ -130,8 +131,9 @@ def read_units(
 
     Raises: UserError for what is broken, of another kind or direction, and where no unit is left.
     """
-    how = _How(source, target, report if report is not None else UnitReport(), keep_keys, drop)
-    for file in bilingual_files(Path(path), source, target):
+    files = bilingual_files(Path(path), source, target)
+    how = _How(source, target, report if report is not None else UnitReport(), keep_keys, drop, len(files) == 1)
+    for file in files:
         before = None
         reader = _read_lines if isinstance(file, tuple) else BILINGUAL[format_of(Path(file.name))]
         for found, behind in pairwise(chain(reader(file, how), [None])):
@@ -186,8 +188,10 @@ def bilingual_files(path: Path, source: str, target: str) -> list[Place]:
         if any(entry.flag_bits & 1 for entry in archive.infolist()):
             raise UserError(f"{path}: is encrypted. Unpack it, and give the folder.")
         files = [zipfile.Path(archive, entry.filename) for entry in archive.infolist() if not entry.is_dir()]
-    else:
+    elif format_of(path) in BILINGUAL:
         return [path]
+    else:
+        raise UserError(f"{path}: expected {', '.join(BILINGUAL)}, also packed, or a folder or zip of such.")
     known, texts = list[Any](), dict[Any, dict[str, Any]]()
     for file in files:
         if OF_MACOS.match(getattr(file, "at", file.name)):
@@ -222,7 +226,7 @@ def chosen(codes: tuple[str, ...], wanted: str) -> str | None:
 
 def _other_languages(place: Place, own: str, other: str, how: _How) -> str | None:
     """Returns why a file of one direction is left out, as its languages are others. UserError for the other way."""
-    if other and same_language(other, how.source) and not same_language(other, how.target):
+    if how.alone and other and same_language(other, how.source) and not same_language(other, how.target):
         raise UserError(
             f"{place}: its translations are {other}, and {how.source} to {how.target} is asked for. Exchange --from "
             "and --to, or in a recipe say reverse: true."
@@ -333,17 +337,17 @@ def _read_tmx(path: Place, how: _How) -> Iterator[_Found]:
 
 
 def _read_xliff(path: Place, how: _How) -> Iterator[_Found]:
-    number, why = 0, None
+    number, why, codes = 0, None, ("", "")
     with open_text(path, "xml") as file:
         for event, element in _elements(file, path, "xliff", "file", "trans-unit", "unit"):
             if event == "start":
                 told = [element.get(name) for name in ("srcLang", "source-language", "trgLang", "target-language")]
                 if any(told):
-                    own, other = told[0] or told[1] or "", told[2] or told[3] or ""
-                    how.report.languages.update(filter(None, (own, other)))
-                    why = _other_languages(path, own, other, how)
+                    codes = told[0] or told[1] or "", told[2] or told[3] or ""
+                    why = _other_languages(path, *codes, how)
             elif _name(element) in ("trans-unit", "unit"):
                 number += 1
+                how.report.languages.update(filter(None, codes))
                 held = None if element.get("translate") != "no" else 'translate="no"'
                 for source, target, state, changed in _segments_of(element):
                     reason = why or held or ("untranslated" if target is None or state in UNTRANSLATED else None)

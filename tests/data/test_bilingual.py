@@ -270,6 +270,7 @@ BAD = {
     "the other way, PO": ("a.po", PO.format("en_GB", "") + entry("a", "b"), "its translations are en_GB, and en to de"),
     "broken PO": ("a.po", entry("a", "b") + 'msgid "c\n', r"a\.po, line 4: broken, or no messages"),
     "broken MO": ("a.mo", b"\xde\x12\x04\x95\0\0", r"a\.mo: broken, or no messages"),
+    "no such format": ("a.txt", "x", r"a\.txt: expected \.tmx, "),
     "broken zip": ("a.zip", b"PK\x03\x04", "cannot be read as a zip"),
     "a folder of others": ("folder/a.txt", "x", r"no corpus of en and de, but a\.txt\. Expected are \.tmx.*NAME\.de"),
     "no plural": ("a.po", PO.format("de", "nplurals=2; plural=x;") + entry("a", "b"), r"a\.po: its header's Plural-F"),
@@ -286,6 +287,7 @@ def test_one_message_for_each_fault(tmp_path, case):
 
 def test_a_file_of_another_language_is_no_fault_beside_others(tmp_path):
     write(tmp_path / "a.tmx", tmx(tu(fr="a", it="b")))
+    write(tmp_path / "en.po", PO.format("en", "") + entry("a", "b"))
     write(tmp_path / "b.tmx", tmx(tu(en="a", de="b")))
     assert [unit[:2] for unit in read_units(tmp_path, "en", "de")] == [("a", "b")]
 
