@@ -7,13 +7,15 @@ language in a.en, is lines of text; where an ending in a table may be a language
 from __future__ import annotations
 
 import re
+from html import escape
 from pathlib import Path
 from typing import Literal
 
 from hf_mlnmt.common.errors import UserError
 
-Form = Literal["lines", "table", "any"]
-"""What a file is read as: lines of text, lines that may be rows of a table, or whatever its name says."""
+Form = Literal["lines", "table", "column", "any", "xml"]
+"""What a file is read as: lines of text, lines that may be rows of a table, also the first column of a table, or
+whatever its name says, also XML."""
 
 PACKERS = (".gz", ".bz2", ".xz", ".lzma", ".zst", ".zip")
 TABLES = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
@@ -22,6 +24,7 @@ DOCUMENTS = (
     *(".xlf", ".xliff", ".sdlxliff", ".mqxliff", ".docx", ".pptx", ".xlsx", ".odt", ".odp", ".epub", ".ass", ".sbv"),
     *(".properties", ".resx", ".strings", ".stringsdict", ".arb", ".ts", ".php", ".yml", ".yaml"),  # texts of programs
 )
+UNTRANSLATED = {"new", "needs-translation", "initial"}  # states of XLIFF whose target is but a copy of the source
 _REFUSED = {
     "says where each letter stands on a page, not what a sentence is. Give the document that the PDF was made from "
     "(.docx, .odt, .html), or its text: pdftotext FILE.pdf FILE.txt": "pdf",
@@ -39,7 +42,8 @@ _REFUSED = {
     "holds a program's texts, as they are not read here. Convert it to .po or .xliff, as the Translate Toolkit does": (
         "xcstrings resw ini toml plist ftl"
     ),
-    "holds translations beside their sources. Make a file of lines of each language, or .xliff": "tmx tbx sdltm",
+    "holds translations beside their sources; train --pair reads it. Make a file of lines, or .xliff": "tmx tbx",
+    "holds translations beside their sources. Export it as .tmx": "sdltm sdltb",
     "is markup that is not read here. Convert it: pandoc FILE -o FILE.html": (
         "xml svg tex latex rst adoc asciidoc org textile mediawiki typ docbook dbk dita ipynb"
     ),
@@ -80,7 +84,7 @@ def refusal(name: str | Path, start: bytes | None = None) -> str | None:
 
     start: the file's first bytes, which tell endings that may be languages; without it these are not refused.
     """
-    ending = format_of(Path(name))
+    ending = format_of(Path(str(name)))
     begins = _BEGINS.get(ending)
     if ending not in REFUSED or (begins and not (start and re.match(begins, _text(start)))):
         return None
@@ -96,7 +100,7 @@ def is_document_by(ending: str, start: bytes | None) -> bool:
 def no_lines(path: Path, form: Form, start: bytes | None = None) -> str | None:
     """Returns the message about a file that is no lines of text, by its ending or first bytes; None for other files."""
     ending, anyhow = format_of(path), _ANYHOW.format(path.name)
-    if form == "any":
+    if form in ("any", "xml"):
         return None
     if problem := refusal(path, start):
         return f"{problem} {anyhow}"
@@ -123,6 +127,14 @@ def check_output(path: str | Path, *inputs: str | Path) -> None:
     documents = set(DOCUMENTS) - set(_DOCUMENTS_BEGIN)
     if ending in documents | {".csv", ".parquet"} or refusal(path):
         raise UserError(f"{path}: what is written are lines of text, which that name does not say. Name it .txt.")
+
+
+_NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+
+
+def in_xml(text: str) -> str:
+    """Returns a text as XML has it, without the characters that it cannot have."""
+    return escape(_NO_XML.sub("", text), quote=False)
 
 
 def _text(start: bytes) -> bytes:

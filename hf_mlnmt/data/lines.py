@@ -25,7 +25,9 @@ _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
 # The same characters but \n as bytes of UTF-8, for whole blocks: several times faster. Surrogates are no UTF-8.
 _CONTROL_BYTES, _CONTROL_PAIR = bytes([*range(9), *range(11, 32), 127]), re.compile(rb"\xc2[\x80-\x84\x86-\x9f]")
 _AT_ONCE = 1 << 20  # bytes read at once
-REMEDY = "Mend the file, or drop such lines with their partners, in a recipe: bad_lines: drop."
+REMEDY = (
+    "Mend the file, or drop such lines with their partners: --bad-lines drop of --pair, in a recipe bad_lines: drop."
+)
 
 # First bytes of a file: how text is packed, and what a file is that is no text at all.
 _PACKED = {
@@ -49,7 +51,7 @@ _NO_TEXT = {
 }
 _TAR = slice(257, 262)
 # Names in archives of Office programs and e-books, and names that macOS adds to any archive.
-_OF_OFFICE, _OF_MACOS = ("[Content_Types].xml", "mimetype"), re.compile(r"__MACOSX/|(.*/)?(\.DS_Store$|\._)")
+_OF_OFFICE, OF_MACOS = ("[Content_Types].xml", "mimetype"), re.compile(r"__MACOSX/|(.*/)?(\.DS_Store$|\._)")
 
 
 def read_lines(path: str | Path, remedy: str = "Mend the file.", **what: Any) -> Iterator[str]:
@@ -84,7 +86,7 @@ def checked_blocks(
     Raises: UserError for a bad line where there is a `remedy`, and for a file that is missing, empty (unless it
         `may_be_empty`), damaged or no text.
     """
-    path = Path(path)
+    path = Path(path) if isinstance(path, str) else path
     number = 0
     limit = 4 * max_characters + 2
     with open_text(path, form) as handle:
@@ -105,8 +107,8 @@ def checked_blocks(
 
 
 @contextmanager
-def open_text(path: Path, form: Form = "any") -> Iterator[io.BufferedReader]:
-    """Opens the bytes of a text file, unpacked while they are read. Raises: UserError as `checked_blocks`."""
+def open_text(path: Any, form: Form = "any") -> Iterator[io.BufferedReader]:
+    """Opens a text file (Path or zipfile.Path), unpacked while its bytes are read. Raises: as `checked_blocks`."""
     if path.is_dir():
         raise UserError(f"{path}: this is a folder; a file is expected.")
     try:
@@ -126,13 +128,14 @@ def open_text(path: Path, form: Form = "any") -> Iterator[io.BufferedReader]:
             text: Any = io.BufferedReader(cast(Any, _unpacked(file, packed, path))) if packed else file
             start = text.peek(_TAR.stop)
             kind = "a tar archive" if start[_TAR] == b"ustar" else _kind(_NO_TEXT, start) or _utf16(start)
-            if kind:
+            if kind and not (form == "xml" and kind.startswith("UTF-16")):
                 remedy = "" if ":" in kind else " Unpack or convert it, and give the file of text."
                 raise UserError(f"{path}: this is {kind}.{remedy}")
             if problem := no_lines(path, form, start[:200]):
                 raise UserError(problem)
             yield text
         except Exception as error:  # every packer has errors of its own
+            packed = packed or ("zip" if isinstance(path, zipfile.Path) else None)
             if packed is None or isinstance(error, UserError):
                 raise
             raise UserError(f"{path}: broken {packed} file ({error}). Copy or download it again.") from error
@@ -176,7 +179,7 @@ def _unpacked(file: IO[bytes], packed: str, path: Path) -> Any:
     if packed == "zip":
         archive = zipfile.ZipFile(file)
         names = [entry.filename for entry in archive.infolist() if not entry.is_dir()]
-        names = [name for name in names if not _OF_MACOS.match(name)]
+        names = [name for name in names if not OF_MACOS.match(name)]
         if any(name in names for name in _OF_OFFICE):
             raise UserError(
                 f"{path}: this is a document of an Office program or an e-book. Name it so (.docx, .pptx, .odt, .odp, "

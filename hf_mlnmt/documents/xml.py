@@ -13,6 +13,7 @@ from typing import NamedTuple
 from xml.parsers import expat
 
 from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.data.formats import UNTRANSLATED, in_xml
 from hf_mlnmt.data.placeholders import has_words
 from hf_mlnmt.documents.catalogue import SPACED, doubled, message
 from hf_mlnmt.documents.html import ATTRIBUTE, attributes, quoted
@@ -22,18 +23,13 @@ from hf_mlnmt.documents.plain import tag
 
 _DEEPEST = 256  # deepest nesting of elements, as in libxml2
 _CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
-_NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 def _read(raw: str) -> str:
     return unescape(_CDATA.sub(lambda match: escape(match[1]), raw))
 
 
-def _quote(text: str) -> str:
-    return escape(_NO_XML.sub("", text), quote=False)
-
-
-XML = Form(_read, _quote, ordered=True)
+XML = Form(_read, in_xml, ordered=True)
 
 
 class Event(NamedTuple):
@@ -211,7 +207,6 @@ def read_xliff(text: str, reading: Reading) -> list[str | Passage | Checked]:
 
 
 _PAIRS, _OPENING, _CLOSING = {"g", "pc", "mrk"}, {"bx", "bpt", "sc"}, {"ex", "ept", "ec"}
-_UNTRANSLATED = {"new", "needs-translation", "initial"}  # states of a target that may be a copy of the source
 _STATE = re.compile(r"\sstate(?:-qualifier)?=(?:\"[^\"]*\"|'[^']*')")
 _EMPTY_SEGMENT = re.compile(r"""<mrk\b[^<>]*\bmtype=["']seg["'][^<>]*(?:/>|>\s*</mrk>)""")
 _TAG = re.compile(r"<[^<>]*>")
@@ -272,7 +267,7 @@ class _Xliff(Part):
         state = attributes(self.events[unit if self.second or target is None else target].raw).get("state")
         said = _said(self._raw(old[1:-1])) if old else ""
         before, first = self._raw(range(unit, last + 1)), self.events[unit].raw
-        if said.strip() and (state not in _UNTRANSLATED or said != _said(self._raw(range(text + 1, behind - 1)))):
+        if said.strip() and (state not in UNTRANSLATED or said != _said(self._raw(range(text + 1, behind - 1)))):
             return (Checked([], str, before, left=True), last + 1) if _EMPTY_SEGMENT.search(self._raw(old)) else None
         unit_text = self._message(range(text + 1, behind - 1), lines)
         if not unit_text.left and not unit_text.sentences:

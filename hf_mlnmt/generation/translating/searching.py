@@ -130,6 +130,7 @@ class BatchSearch:
     """Derives the settings of a translation call once, then searches batches of pieces: source ids to hypotheses."""
 
     def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions, first_line: int = 1):
+        options = options.with_languages_of(pipeline.name)
         self.pipeline, self.first_line, self.options, self.name = pipeline, first_line, options, pipeline.name
         # A prefix of the caller's own tells the model the languages: the options of languages are then ignored.
         languages = (None, None) if options.prefix else (options.source_language, options.target_language)

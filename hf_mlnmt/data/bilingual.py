@@ -1,0 +1,476 @@
+"""Translation memories, catalogues and glossaries as streams of units: TMX, XLIFF, PO, MO, TBX, tables, Moses pairs.
+
+A folder or a zip is read file by file. XML is streamed and dropped behind the reader; a file that declares entities is
+refused, and no DTD or other file is loaded. Codes of inline markup are dropped, the text of `hi`, `g`, `pc` and `mrk`
+is the segment's; `sub`, which is text of its own inside of a code (TMX 1.4b), makes a unit of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import chain, pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+from hf_mlnmt.common.errors import UserError, naming
+from hf_mlnmt.common.languages import language_in, same_language
+from hf_mlnmt.data.formats import UNTRANSLATED, format_of
+from hf_mlnmt.data.lines import OF_MACOS, REMEDY, open_text, problem_in, reason_of
+from hf_mlnmt.data.placeholders import NO_LINES, forms_of, placeholders, without_key
+from hf_mlnmt.data.tables import read_table, side_by_side
+
+Place = Any  # a Path, a zipfile.Path inside of an archive, or two of them: a text of each language
+_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+_SPACES = re.compile("[ \t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
+_ODD_SPACES = re.compile("[\t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]|  ")
+_CODES = {"bpt", "ept", "it", "ph", "ut", "x", "bx", "ex", "sc", "ec", "cp", "sm", "em"}  # inline, no text of a segment
+_DATE = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)T(\d\d):?(\d\d):?(\d\d)")
+_PO_LINE = re.compile(r'\s*(?:#.*|(?:(?:msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)\s*)?"(?:[^"\\]|\\.)*+"\s*)?')
+_FORBIDDEN = re.compile("deprecated|superseded|forbidden|prohibited", re.IGNORECASE)
+_SHOWN = 12  # languages that are named
+# States of XLIFF, Trados (conf), memoQ (mq:status) and Phrase (m:confirmed), in small letters; others are unconfirmed.
+_NAMES = {"final": "final signed-off approvedsignoff", "translated": "translated confirmed manuallyconfirmed 1"}
+_NAMES["reviewed"] = "reviewed approvedtranslation proofread reviewer1confirmed reviewer2confirmed"
+_STATES = {"": ""} | {state: name for name, states in _NAMES.items() for state in states.split()}
+
+
+class Unit(NamedTuple):
+    """A segment and its translation; `before` and `after`: the segments beside it in the file, None where unknown.
+
+    `changed`: the ISO date of the last change; `state`: translated, reviewed, final or ""; `place`: file and number.
+    """
+
+    source: str
+    target: str
+    before: str | None
+    after: str | None
+    changed: str | None
+    state: str
+    place: str
+
+
+@dataclass
+class UnitReport:
+    """Counts of what was read: units, their languages and states, those left out by reasons, and what else is to be
+    said. `dropped` is called with the reason, source and target of each that is left out."""
+
+    read: int = 0
+    kept: int = 0
+    languages: Counter[str] = field(default_factory=Counter)
+    states: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+    dropped: Callable[..., object] = lambda *what: None
+
+    def __str__(self) -> str:
+        """Returns one paragraph for the user."""
+        said = f"{self.read:,} units read"
+        if self.languages:
+            said += f", with {_listed(self.languages)}"
+        said += f"; {self.kept:,} are pairs" + (f" ({_listed(self.states)})" if any(self.states) else "")
+        if self.left_out:
+            said += f"; left out: {_listed(self.left_out)}"
+        return said + "".join(f". {note}: {count:,}" for note, count in self.notes.items()) + "."
+
+    def leave_out(self, why: str, *texts: str) -> None:
+        """Counts a unit that is read and left out."""
+        self.read += 1
+        self.left_out[why] += 1
+        self.dropped(why, *texts)
+
+
+def _listed(counts: Counter[str]) -> str:
+    some = [f"{name or 'unnamed'} {count:,}" for name, count in counts.most_common(_SHOWN)]
+    return ", ".join(some) + (f" and {len(counts) - _SHOWN} more" if len(counts) > _SHOWN else "")
+
+
+class _Found(NamedTuple):
+    """What a reader found: a source with its translations, or the reason why they are left out (`why`)."""
+
+    source: str
+    targets: Sequence[str]
+    place: str
+    state: str = ""
+    changed: str | None = None
+    why: str | None = None
+    inner: Sequence[_Found] = ()  # texts of their own inside of its codes
+    apart: bool = False  # a term or row, which has no neighbours
+
+
+class _How(NamedTuple):
+    source: str
+    target: str
+    report: UnitReport
+    keep_keys: bool = False
+    drop: bool = True
+    alone: bool = True  # no file beside others, one of which may be of another direction
+
+
+def read_units(
+    path: str | Path,
+    source: str,
+    target: str,
+    report: UnitReport | None = None,
+    keep_keys: bool = False,
+    drop: bool = True,
+) -> Iterator[Unit]:
+    """Yields the units of a file, a folder or a zip in order, white space in them as single spaces.
+
+    Args:
+        source, target: codes of languages; a region may differ, and the exact code goes before others.
+        report: is filled on the way, complete after the last unit.
+        keep_keys: accelerators of programs (&File, _Open) stay in the messages of PO and MO.
+        drop: units with control characters or overlong ones are left out and counted, else refused.
+
+    Raises: UserError for what is broken, of another kind or direction, and where no unit is left.
+    """
+    files = bilingual_files(Path(path), source, target)
+    how = _How(source, target, report if report is not None else UnitReport(), keep_keys, drop, len(files) == 1)
+    for file in files:
+        before = None
+        reader = _read_lines if isinstance(file, tuple) else BILINGUAL[format_of(Path(file.name))]
+        for found, behind in pairwise(chain(reader(file, how), [None])):
+            assert found is not None
+            yield from _units(found, before, _clean(behind.source) if behind else None, how)
+            before = _clean(found.source) or None
+    if not how.report.kept:
+        raise UserError(
+            f"{path}: no unit of {source} and {target} is left: {how.report} Say its own languages with --from and "
+            "--to, or in a recipe with languages, and see that its units are translated."
+        )
+
+
+def _units(found: _Found, before: str | None, after: str | None, how: _How) -> Iterator[Unit]:
+    """Yields the units of what a reader found, and counts it."""
+    own, targets = _clean(found.source), list(filter(None, map(_clean, found.targets)))
+    why = found.why or ("empty source" if not own else "empty target" if not targets else None)
+    if not why and (problem := next(filter(None, map(problem_in, (own, *targets))), None)):
+        if not how.drop:
+            raise UserError(f"{found.place}: {problem}. {REMEDY}")
+        why = reason_of(problem)
+    if why:
+        how.report.leave_out(why, own, *targets[:1])
+        return
+    how.report.read += 1
+    how.report.kept += 1
+    how.report.states[found.state] += 1
+    beside = (None, None) if found.apart else (before, after or None)
+    for text in targets:
+        yield Unit(own, text, *beside, found.changed, found.state, found.place)
+    for each in found.inner:
+        yield from _units(each, None, None, how)
+
+
+def found_in(path: Path, source: str, target: str, report: UnitReport) -> Iterator[_Found]:
+    """Yields what a reader finds in a file, forbidden terms too, white space as single spaces."""
+    for found in BILINGUAL[format_of(path)](path, _How(source, target, report)):
+        if own := _clean(found.source):
+            yield found._replace(source=own, targets=[*map(_clean, found.targets)])
+
+
+def bilingual_files(path: Path, source: str, target: str) -> list[Place]:
+    """Returns what is read of a path: itself, or in a folder or zip the files of BILINGUAL and the texts of which each
+    language has one (NAME.en and NAME.de). UserError where there is none."""
+    if path.is_dir():
+        files: list[Any] = sorted(file for file in path.rglob("*") if file.is_file())
+    elif path.suffix.lower() == ".zip":
+        try:
+            archive = zipfile.ZipFile(path)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise UserError(f"{path}: cannot be read as a zip ({error}). Copy or download it again.") from error
+        if any(entry.flag_bits & 1 for entry in archive.infolist()):
+            raise UserError(f"{path}: is encrypted. Unpack it, and give the folder.")
+        files = [zipfile.Path(archive, entry.filename) for entry in archive.infolist() if not entry.is_dir()]
+    elif format_of(path) in BILINGUAL:
+        return [path]
+    else:
+        raise UserError(f"{path}: expected {', '.join(BILINGUAL)}, also packed, or a folder or zip of such.")
+    known, texts = list[Any](), dict[Any, dict[str, Any]]()
+    for file in files:
+        if OF_MACOS.match(getattr(file, "at", file.name)):
+            continue
+        if format_of(Path(file.name)) in BILINGUAL:
+            known.append(file)
+        elif code := language_in(file.name):
+            stem = ".".join(part for part in file.name.split(".") if part != code)
+            texts.setdefault((str(file.parent), stem), {})[code] = file
+    sides = ((some, chosen(tuple(some), source), chosen(tuple(some), target)) for some in texts.values())
+    known += [(some[own], some[other]) for some, own, other in sides if own and other and own != other]
+    if not known:
+        has = ", ".join(file.name for file in files[:_SHOWN]) or "nothing"
+        raise UserError(
+            f"{path}: holds no corpus of {source} and {target}, but {has}. Expected are {', '.join(BILINGUAL)}, or the "
+            f"two texts NAME.{source} and NAME.{target}."
+        )
+    return known
+
+
+def _clean(text: str) -> str:
+    return (_SPACES.sub(" ", text) if _ODD_SPACES.search(text) else text).strip(" ")
+
+
+@lru_cache(maxsize=1000)
+def chosen(codes: tuple[str, ...], wanted: str) -> str | None:
+    """Returns the code of a language among some: the exact one, or the first one of any region; None without."""
+    same = [code for code in codes if code and same_language(code, wanted)]
+    exact = [code for code in same if code.lower().replace("_", "-") == wanted.lower().replace("_", "-")]
+    return next(iter(exact + same), None)
+
+
+def _other_languages(place: Place, own: str, other: str, how: _How) -> str | None:
+    """Returns why a file of one direction is left out, as its languages are others. UserError for the other way."""
+    if how.alone and other and same_language(other, how.source) and not same_language(other, how.target):
+        raise UserError(
+            f"{place}: its translations are {other}, and {how.source} to {how.target} is asked for. Exchange --from "
+            "and --to, or in a recipe say reverse: true."
+        )
+    right = same_language(own or None, how.source) and same_language(other or None, how.target)
+    return None if right else "other languages"
+
+
+def _iso(date: str | None) -> str | None:
+    """Returns a date as TMX and XLIFF have it (20240131T101500Z) as ISO has it."""
+    match = _DATE.match(date or "")
+    return match and "{}-{}-{}T{}:{}:{}Z".format(*match.groups())
+
+
+# XML
+
+
+def _elements(file: Any, where: Place, roots: str, *names: str) -> Iterator[tuple[str, Any]]:
+    """Yields ("start" or "end", element) of the root and of elements of these names, which are dropped then.
+
+    Raises: UserError for broken XML, with the line, for another root, and for declared entities.
+    """
+    from lxml import etree
+
+    tags = [f"{{*}}{name}" for name in (*roots.split(), *names)]
+    reading = etree.iterparse(file, ("start", "end"), tag=tags, resolve_entities=False, load_dtd=False, no_network=True)
+    try:
+        for event, element in reading:
+            if event == "start" and element.getparent() is None:
+                declared = element.getroottree().docinfo.internalDTD
+                if declared is not None and (entity := next(declared.iterentities(), None)) is not None:
+                    raise UserError(
+                        f"{where}: declares the entity {entity.name}; files with entities of their own are not read. "
+                        "Write them out."
+                    )
+            yield event, element
+            if event == "end":
+                element.clear(keep_tail=False)
+                for each in (element, *element.iterancestors()):
+                    while each.getparent() is not None and each.getprevious() is not None:
+                        del each.getparent()[0]
+    except etree.XMLSyntaxError as error:
+        raise UserError(
+            f"{where}, line {error.lineno}: broken XML, or cut off there ({error.msg}). Export or copy it again."
+        ) from error
+    if (name := _name(reading.root)) not in roots.split():
+        raise UserError(f"{where}: its root is <{name}>, not <{roots}>. Name the file as its format is named.")
+
+
+def _name(element: Any) -> str:
+    """Returns an element's name without its namespace; "" of a comment."""
+    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
+
+
+def _text(element: Any, subs: list[Any]) -> str:
+    """Returns the text of a segment without its codes; `subs` gets the texts of their own inside of these."""
+    text = element.text or ""
+    for child in element:
+        name, tail = _name(child), child.tail or ""
+        if name in _CODES:
+            subs += child.iterchildren("{*}sub")
+            text += " " * (name in ("ph", "x") and text[-1:].isalnum() and tail[:1].isalnum())
+        elif name:
+            text += _text(child, subs)
+        text += tail
+    return text
+
+
+def _segment(source: Any, targets: Sequence[Any], how: _How, place: str, **about: Any) -> _Found:
+    """Returns the unit of some elements, and those of the texts inside of its codes where both sides have as many."""
+    subs: list[list[Any]] = [[] for _ in (source, *targets)]
+    own, *others = (_text(element, some) for element, some in zip((source, *targets), subs))
+    if any(map(len, (source, *targets))):
+        how.report.notes["Inline markup was dropped from units"] += 1
+    rows = zip(*subs) if len({*map(len, subs)}) == 1 else ()
+    inner = [_segment(first, others, how, place, **about) for first, *others in rows]
+    return _Found(own, others, place, inner=inner, **about)
+
+
+def _read_tmx(path: Place, how: _How) -> Iterator[_Found]:
+    number = 0
+    with open_text(path, "xml") as file:
+        for event, element in _elements(file, path, "tmx", "header", "tu"):
+            if event == "start":
+                continue
+            if _name(element) == "header":
+                original = element.get("srclang", "*all*")
+                if same_language(original, how.target) and not same_language(original, how.source):
+                    how.report.notes[f"Files that were translated the other way, from {original} (srclang)"] += 1
+            if _name(element) != "tu":
+                continue
+            number += 1
+            variants: dict[str, list[Any]] = {}
+            for variant in element.iterchildren("{*}tuv"):
+                if (segment := next(variant.iterchildren("{*}seg"), None)) is not None:
+                    variants.setdefault(variant.get(_LANG) or variant.get("lang") or "", []).append(segment)
+            how.report.languages.update([*variants])
+            place, codes = f"{path}, unit {number}", tuple(variants)
+            own, other = chosen(codes, how.source), chosen(codes, how.target)
+            if own is None or other is None or (own == other and how.source != how.target):
+                known = variants[own or other or codes[0]][0] if codes else None
+                yield _Found("" if known is None else _text(known, []), [], place, why="other languages")
+                continue
+            about = [variants[other][0].getparent(), element]
+            dates = [each.get(name) for name in ("changedate", "creationdate") for each in about]
+            changed = _iso(next(filter(None, dates), None))
+            yield _segment(variants[own][0], variants[other], how, place, changed=changed)
+
+
+def _read_xliff(path: Place, how: _How) -> Iterator[_Found]:
+    number, why, codes = 0, None, ("", "")
+    with open_text(path, "xml") as file:
+        for event, element in _elements(file, path, "xliff", "file", "trans-unit", "unit"):
+            if event == "start":
+                told = [element.get(name) for name in ("srcLang", "source-language", "trgLang", "target-language")]
+                if any(told):
+                    codes = told[0] or told[1] or "", told[2] or told[3] or ""
+                    why = _other_languages(path, *codes, how)
+            elif _name(element) in ("trans-unit", "unit"):
+                number += 1
+                how.report.languages.update(filter(None, codes))
+                held = None if element.get("translate") != "no" else 'translate="no"'
+                for source, target, state, changed in _segments_of(element):
+                    reason = why or held or ("untranslated" if target is None or state in UNTRANSLATED else None)
+                    reason = reason or (None if state in _STATES else "unconfirmed")
+                    found = _segment(source, [] if target is None else [target], how, f"{path}, unit {number}")
+                    yield found._replace(state=_STATES.get(state, ""), changed=changed, why=reason)
+
+
+def _segments_of(unit: Any) -> Iterator[tuple[Any, Any, str, str | None]]:
+    """Yields source, target, state and date of the segments of a unit: of XLIFF 2, marked ones (mrk), or itself."""
+    segments = list(unit.iterchildren("{*}segment")) or [unit]
+    confirmed = {each.get("id"): each.get("conf", "Draft") for each in unit.iter("{*}seg")}  # of Trados
+    for segment in segments:
+        source, target = segment.find("{*}source"), segment.find("{*}target")
+        marked = segment.find("{*}seg-source")
+        if source is None:
+            continue
+        both = [segment] if target is None else [segment, target]
+        about = {key.rpartition("}")[2]: value for each in both for key, value in each.attrib.items()}
+        approved = "final" if about.get("approved") == "yes" else ""
+        state = about.get("state") or about.get("status") or about.get("confirmed") or approved
+        sides = [_marks(marked if marked is not None else source), {} if target is None else _marks(target)]
+        for name, own in sides[0].items() if sides[0] and (sides[1] or target is None) else [(None, source)]:
+            other = sides[1].get(name) if name is not None else target
+            yield own, other, confirmed.get(name, state).lower(), _iso(about.get("lastchangedtimestamp"))
+
+
+def _marks(element: Any) -> dict[str | None, Any]:
+    return {each.get("mid"): each for each in element.iter("{*}mrk") if each.get("mtype") == "seg"}
+
+
+def _read_tbx(path: Place, how: _How) -> Iterator[_Found]:
+    number = 0
+    with open_text(path, "xml") as file:
+        for event, element in _elements(file, path, "martif tbx", "termEntry", "conceptEntry"):
+            if event == "start" or _name(element) in ("martif", "tbx"):
+                continue
+            number += 1
+            terms: dict[str, list[tuple[str, bool]]] = {}
+            for part in chain(element.iterchildren("{*}langSet"), element.iterchildren("{*}langSec")):
+                for entry in part.iter("{*}tig", "{*}ntig", "{*}termSec"):
+                    notes = (each for each in entry.iter() if "administrativeStatus" in (_name(each), each.get("type")))
+                    forbidden = any(_FORBIDDEN.search(each.text or "") for each in notes)
+                    term = _text(next(entry.iter("{*}term"), entry), [])
+                    terms.setdefault(part.get(_LANG) or part.get("lang") or "", []).append((term, forbidden))
+            how.report.languages.update([*terms])
+            own, other = chosen(tuple(terms), how.source), chosen(tuple(terms), how.target)
+            place, others = f"{path}, entry {number}", terms.get(other or " ", [])
+            for term, forbidden in terms.get(own or " ", []):
+                if not others:
+                    yield _Found(term, [], place, why="other languages", apart=True)
+                for bad in (False, True) if not forbidden else ():
+                    if targets := [target for target, is_bad in others if is_bad == bad]:
+                        yield _Found(term, targets, place, why="forbidden" if bad else None, apart=True)
+
+
+# Catalogues of programs, and text
+
+
+def _read_po(path: Place, how: _How) -> Iterator[_Found]:
+    import polib
+
+    with open_text(path) as file:
+        content: Any = file.read()
+    compiled, lines = content[:4] in (b"\xde\x12\x04\x95", b"\x95\x04\x12\xde"), []
+    try:
+        encoding = polib.detect_encoding(content, compiled)
+        if not compiled:
+            content = NO_LINES.sub(" ", content.decode(encoding).removeprefix("\ufeff")) + "\n"
+            lines = content.split("\n")
+        entries = (polib.mofile if compiled else polib.pofile)(content, encoding=encoding, check_for_duplicates=False)
+        if (wrong := next((n for n, line in enumerate(lines, 1) if not _PO_LINE.fullmatch(line)), None)) is not None:
+            raise ValueError(f"(line {wrong})")  # polib passes over a string that does not end
+    except Exception as error:  # polib raises many kinds for what is damaged
+        line = re.search(r"\(line (\d+)\)", str(error))
+        where, said = (f"{path}, line {line[1]}", "") if line else (f"{path}", f" ({error})")
+        raise UserError(
+            f"{where}: broken, or no messages of gettext{said}. Copy it again; msgfmt -c says what is wrong."
+        ) from error
+    above = path.parent.parent.name if path.parent.name == "LC_MESSAGES" else ""
+    language = entries.metadata.get("Language", "") or language_in(path.name) or above
+    others = _other_languages(path, "", language, how)
+    how.report.languages[language] += len(entries)
+    with naming(str(path)):
+        forms = forms_of(entries.metadata.get("Plural-Forms", ""))
+    try:
+        changed = datetime.strptime(entries.metadata.get("PO-Revision-Date", ""), "%Y-%m-%d %H:%M%z")
+        date = changed.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except ValueError:
+        date = None
+    for number, entry in enumerate(entries, 1):
+        place = f"{path}, unit {number}" if compiled else f"{path}, line {entry.linenum}"
+        why = "obsolete" if entry.obsolete else "fuzzy" if getattr(entry, "fuzzy", False) else others
+        alike = placeholders(entry.msgid) == placeholders(entry.msgid_plural or "")
+        for form, text in entry.msgstr_plural.items() or [(None, entry.msgstr)]:
+            numbers = forms[form] if form is not None and form < len(forms) else {1} if not form else set()
+            one = form is None or numbers == {1} or (alike and 1 in numbers and len(forms) > 1)
+            own = entry.msgid if one else entry.msgid_plural
+            if not how.keep_keys and (bare := without_key(own, text)):
+                how.report.notes["Accelerators were taken out of units"] += 1
+                own, text = bare
+            untranslated = None if text.strip() else "untranslated"
+            yield _Found(own, [text], place, "translated", date, why or untranslated)
+
+
+def _read_lines(paths: Place, how: _How) -> Iterator[_Found]:
+    return _rows(side_by_side(paths, how.drop, cast(Any, SimpleNamespace(drop=how.report.leave_out))), paths[0], how)
+
+
+def _read_table(path: Place, how: _How) -> Iterator[_Found]:
+    spec = SimpleNamespace(columns=None, quoting=None, bad_lines="drop" if how.drop else "error")
+    spec.languages = {"source": how.source, "target": how.target}
+    rows = read_table(spec, path, cast(Any, SimpleNamespace(drop=how.report.leave_out)))
+    return _rows(rows, path, how, apart=True)
+
+
+def _rows(rows: Iterator[Any], where: Place, how: _How, apart: bool = False) -> Iterator[_Found]:
+    for number, (own, other) in enumerate(rows, 1):
+        how.report.languages.update((how.source, how.target))
+        yield _Found(own, [other], f"{where}, pair {number}", apart=apart)
+
+
+Reader = Callable[[Place, _How], Iterator[_Found]]
+_XLIFF = dict.fromkeys((".xlf", ".xliff", ".sdlxliff", ".mqxliff", ".mxliff"), _read_xliff)
+BILINGUAL: dict[str, Reader] = {".tmx": _read_tmx, **_XLIFF, ".po": _read_po, ".mo": _read_po, ".tbx": _read_tbx}
+BILINGUAL |= {".csv": _read_table, ".tsv": _read_table}
