@@ -264,7 +264,6 @@ def _elements(file: Any, where: Place, roots: str, *names: str) -> Iterator[tupl
                     )
             yield event, element
             if event == "end":
-                element.clear(keep_tail=False)
                 for each in (element, *element.iterancestors()):
                     while each.getparent() is not None and each.getprevious() is not None:
                         del each.getparent()[0]
