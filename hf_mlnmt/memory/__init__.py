@@ -1,0 +1,1 @@
+"""Translation memories beside any model: an index, matches, and what the search gets of them."""

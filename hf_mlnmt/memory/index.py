@@ -1,0 +1,396 @@
+"""A translation memory: units of bilingual files in SQLite, found by their words, and added to while it is used.
+
+| file beside `project.tmx` | what it holds | when it is written |
+| --- | --- | --- |
+| `project.tmx.en-de.memory` | the file's units and where their words stand | built when the file is new or changed |
+| `project.tmx.en-de.added` | what was added since, which counts first | by `add`, before it returns |
+
+Both have the same tables. `units`: texts, and keys of 64 bits of the source (`exact`), its neighbours (`context`, 0 for
+none) and, if it has numbers or placeholders, of the source without these (`skeleton`). `postings`: for each of 2^21
+features, which are the words of sources and pairs of neighbours, hashed, the numbers of the units that have it, in
+blocks. A look-up reads the rarest features of a text, rates the units by what they share and by their lengths, and
+compares the words of the best ones.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import sqlite3
+import threading
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rapidfuzz.distance import Levenshtein
+
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import atomic_path, cache_folder, explained, file_name
+from hf_mlnmt.common.languages import language_tag
+from hf_mlnmt.common.made_from import Origin
+from hf_mlnmt.data.filters import FilterReport
+from hf_mlnmt.memory.matching import CONTEXT, EXACT, LEAST, Match, best, fitted, plain, skeleton, words
+
+log = logging.getLogger(__name__)
+VERSION = 1
+_FEATURES = 1 << 20  # of words, and as many of pairs
+_BLOCKS = 1 << 12  # of a feature's postings: a key is feature * _BLOCKS + block
+_AT_ONCE = 1 << 23  # features that are sorted together: 64 MiB
+_READ = 50_000  # numbers of units that a look-up reads, unless the rarest feature has more
+_MOST_READ = 200_000
+_COMPARED = 100  # units whose words are compared
+_TABLES = """
+CREATE TABLE units (id INTEGER PRIMARY KEY, exact INTEGER, context INTEGER, skeleton INTEGER, source TEXT, target TEXT,
+    changed TEXT, place TEXT);
+CREATE UNIQUE INDEX by_text ON units (exact, context);
+CREATE TABLE postings (key INTEGER PRIMARY KEY, units BLOB);
+CREATE TABLE about (name TEXT PRIMARY KEY, value BLOB);
+"""
+_BY_SKELETON = "CREATE INDEX by_skeleton ON units (skeleton) WHERE skeleton IS NOT NULL"
+_COLUMNS = "source, target, context, changed, place, id"
+
+
+def key_of(*texts: str) -> int:
+    """Returns a key of 64 bits of texts."""
+    return int.from_bytes(blake2b("\0".join(texts).encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def context_of(before: str | None, after: str | None) -> int:
+    """Returns the key of a segment's neighbours, 0 where there are none."""
+    return key_of(plain(before or ""), plain(after or "")) if before or after else 0
+
+
+def _features(hashes: np.ndarray, units: np.ndarray) -> np.ndarray:
+    """Returns, sorted, feature << 32 | unit of words (hashes) in the order of their units (numbers)."""
+    hashes, units = hashes.astype(np.uint64), units.astype(np.uint64)
+    near = units[1:] == units[:-1]
+    pairs = (hashes[:-1] * np.uint64(0x9E3779B1) + hashes[1:]) * np.uint64(0x85EBCA6B) >> np.uint64(12)
+    features = np.concatenate([hashes % np.uint64(_FEATURES), pairs[near] % np.uint64(_FEATURES) + np.uint64(_FEATURES)])
+    return np.unique(features << np.uint64(32) | np.concatenate([units, units[1:][near]]))
+
+
+class _Words:
+    """The words of units that are written together, hashed; what was hashed before is remembered."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, int] = {}
+
+    def __call__(self, found: Sequence[str]) -> list[int]:
+        known = self.known
+        for word in found:
+            if word not in known:
+                if len(known) > 200_000:
+                    known.clear()
+                    return self(found)
+                known[word] = zlib.crc32(word.encode())
+        return [known[word] for word in found]
+
+
+class Index:
+    """The units of one SQLite file; a thread has a connection of its own. `fixed`: nobody adds to it."""
+
+    def __init__(self, path: Path, fixed: bool) -> None:
+        self.path, self.fixed, self._own = path, fixed, threading.local()
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """Returns the thread's connection; of units that may be added the file is made where there is none."""
+        if not hasattr(self._own, "connection"):
+            address = self.path.resolve().as_uri() + ("?mode=ro&immutable=1" if self.fixed else "?mode=rwc")
+            self._own.connection = sqlite3.connect(address, uri=True, timeout=60, isolation_level=None)
+            if not self.fixed:
+                with self.changing() as connection:
+                    if not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+                        for statement in (*_TABLES.split(";")[:-1], _BY_SKELETON):
+                            connection.execute(statement)
+        return self._own.connection
+
+    @contextmanager
+    def changing(self) -> Iterator[sqlite3.Connection]:
+        """Context manager: a change that is on disk when it ends, and none where it fails."""
+        connection = self.connection
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield connection
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+
+    def about(self, name: str) -> Any:
+        """Returns a value that was noted, or None."""
+        row = self.connection.execute("SELECT value FROM about WHERE name = ?", (name,)).fetchone()
+        return row and row[0]
+
+    def rows(self, where: str, values: Sequence[Any], most: int = 1000) -> list[Any]:
+        """Returns (source, target, context, changed, place) of units, the newest first."""
+        order = f"ORDER BY changed DESC, id DESC LIMIT {most}"
+        return self.connection.execute(f"SELECT {_COLUMNS} FROM units WHERE {where} {order}", values).fetchall()
+
+    def near(self, found: Sequence[str], most: int = _COMPARED) -> list[Any]:
+        """Returns the rows of the units that share most with the words of a text."""
+        number = self.connection.execute("SELECT max(id) FROM units").fetchone()[0]
+        if not found or not number:
+            return []
+        if getattr(self._own, "number", None) != number:
+            self._own.number, self._own.marks = number, np.zeros(number + 1, np.int32)
+            self._own.scores = np.zeros(number + 1, np.float32)
+            self._own.lengths = np.frombuffer(b"\0" + self.about("lengths"), np.uint8).astype(np.float32)
+        hashes = np.array(_Words()(found), np.uint32)
+        blocks: list[tuple[int, list[int]]] = []
+        for feature in np.unique(_features(hashes, np.zeros(len(hashes))) >> np.uint64(32)).tolist():
+            asked = "SELECT key, length(units) / 4 FROM postings WHERE key BETWEEN ? AND ?"
+            keys = self.connection.execute(asked, (feature * _BLOCKS, (feature + 1) * _BLOCKS - 1)).fetchall()
+            if keys:
+                blocks.append((sum(size for _, size in keys), [key for key, _ in keys]))
+        read, scores, all_units = 0, self._own.scores, list[np.ndarray]()
+        for size, keys in sorted(blocks):
+            if all_units and read + size > _READ:
+                break
+            marked = ",".join("?" * len(keys))
+            asked = f"SELECT units FROM postings WHERE key IN ({marked}) ORDER BY key"
+            parts = [part for (part,) in self.connection.execute(asked, keys)]
+            units = np.frombuffer(b"".join(parts), np.uint32)[-_MOST_READ:]
+            scores[units] += math.log(1 + number / size)
+            all_units.append(units)
+            read += size
+        if not all_units:
+            return []
+        units = np.concatenate(all_units)
+        places = np.arange(len(units), dtype=np.int32)
+        self._own.marks[units] = places
+        units = units[self._own.marks[units] == places]  # each once
+        rated = scores[units] / np.maximum(self._own.lengths[units], len(found))
+        scores[units] = 0
+        if len(units) > most:
+            units = units[np.argpartition(rated, -most)[-most:]]
+        return self.rows(f"id IN ({','.join('?' * len(units))})", units.tolist())
+
+
+def _write(connection: sqlite3.Connection, units: Iterable[Any]) -> tuple[int, int]:
+    """Writes the units of a file; returns how many there are, and how many stand there again with another target."""
+    hashed, all_words, numbers, lengths = _Words(), list[int](), list[int](), bytearray()
+    block = again = 0
+
+    def flush() -> None:
+        nonlocal block
+        if all_words:
+            features = _features(np.array(all_words, np.uint32), np.array(numbers, np.uint32))
+            kinds, starts = np.unique((features >> np.uint64(32)).astype(np.int64), return_index=True)
+            data, ends = features.astype(np.uint32).tobytes(), [*starts[1:].tolist(), len(features)]
+            rows = zip((kinds * _BLOCKS + block).tolist(), starts.tolist(), ends)
+            connection.executemany(
+                "INSERT INTO postings VALUES (?, ?)", ((key, data[4 * a : 4 * b]) for key, a, b in rows)
+            )
+        block += 1
+        all_words.clear()
+        numbers.clear()
+
+    for unit in units:
+        source = plain(unit.source)
+        keys = key_of(source), context_of(unit.before, unit.after)
+        new = unit.source, unit.target, unit.changed or "", str(unit.place or "")
+        asked = "SELECT id, changed, target FROM units WHERE exact = ? AND context = ?"
+        if old := connection.execute(asked, keys).fetchone():
+            again += old[2] != unit.target
+            if new[2] >= old[1]:
+                changes = "UPDATE units SET source = ?, target = ?, changed = ?, place = ? WHERE id = ?"
+                connection.execute(changes, (*new, old[0]))
+            continue
+        bare, found = skeleton(source), words(source)
+        lengths.append(min(255, len(found)))
+        row = (len(lengths), *keys, None if bare == source else key_of(bare), *new)
+        connection.execute("INSERT INTO units VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        all_words += hashed(found)
+        numbers += [len(lengths)] * len(found)
+        if len(all_words) > _AT_ONCE // 2:
+            flush()
+    flush()
+    connection.execute("INSERT INTO about VALUES ('lengths', ?)", (bytes(lengths),))
+    return len(lengths), again
+
+
+def read_units(path: Path, source: str | None, target: str | None, report: FilterReport) -> Iterator[Any]:
+    """A stand-in until bilingual files are read."""
+    from types import SimpleNamespace
+
+    from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
+
+    for number, (one, two) in enumerate(read_pairs(CorpusSpec(path=str(path)), ".", report), 1):
+        yield SimpleNamespace(source=one, target=two, before=None, after=None, changed=None, state=None, place=number)
+
+
+class TranslationMemory:
+    """Translations of one or several bilingual files; what is added is used at once, and is there the next time.
+
+    >>> memory = TranslationMemory("project.tmx", source="en", target="de")
+    >>> memory.add("Save all files", "Alle Dateien sichern")
+    >>> memory.matches("Save the files")[0].percent
+    66
+
+    Of units with the same source the newest counts: what was added, then what changed last, then what stands last.
+
+    Raises: UserError for a file that cannot be read, or without a unit in the two languages.
+    """
+
+    def __init__(self, *files: str | Path, source: str | None = None, target: str | None = None) -> None:
+        if not files:
+            raise UserError("memory: give the name of a bilingual file (.tmx, .xliff, .po, .tsv).")
+        self.languages = tuple(code and language_tag(code) for code in (source, target))
+        self.files = [Path(file) for file in files]
+        pair = f".{source}-{target}" if source and target else ""
+        places = [self._place(file, file_name(pair) if pair else "") for file in self.files]
+        built = [self._built(file, place) for file, place in zip(self.files, places)]
+        added = [Index(place.with_name(f"{place.name}.added"), fixed=False) for place in places]
+        self.added = added[0]
+        self.parts = [part for part in added[1:] if part.path.exists()][::-1] + built[::-1]
+        self.parts = [self.added, *self.parts] if self.added.path.exists() else self.parts
+        self._of_part = {part.path: str(file) for file, one in zip(self.files, zip(built, added)) for part in one}
+
+    @staticmethod
+    def _place(file: Path, pair: str) -> Path:
+        """Returns the path that the files of a memory begin with: beside its own file, or where that cannot be, in the
+        folder of caches."""
+        if os.access(file.resolve().parent, os.W_OK):
+            return file.with_name(file.name + pair.replace("-", ".", 1) if pair else file.name)
+        folder = cache_folder() / "memory"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / (file_name(str(file.resolve())) + pair)
+
+    def _built(self, file: Path, place: Path) -> Index:
+        """Returns the index of a file, which is built where there is none, or the file has changed."""
+        from filelock import FileLock
+
+        if not file.exists():
+            raise UserError(f"{file}: no such file. A memory is a bilingual file (.tmx, .xliff, .po, .tsv).")
+        inner = sorted(path for path in file.rglob("*") if path.is_file()) if file.is_dir() else [file]
+        origin = Origin([VERSION, *self.languages], inner)
+        path = place.with_name(f"{place.name}.memory")
+        if not self._holds(path, origin):
+            with explained(path), FileLock(path.with_name(f".{path.name}.lock")):
+                if not self._holds(path, origin):
+                    with atomic_path(path) as temporary:
+                        self._build(file, temporary, origin)
+        return Index(path, fixed=True)
+
+    @staticmethod
+    def _holds(path: Path, origin: Origin) -> bool:
+        if not path.is_file():
+            return False
+        index = Index(path, fixed=True)
+        with suppress(sqlite3.DatabaseError, ValueError, KeyError, TypeError):
+            return origin.holds(json.loads(index.about("made_from")))
+        return False
+
+    def _build(self, file: Path, path: Path, origin: Origin) -> None:
+        report, empty = FilterReport(), 0
+
+        def filled() -> Iterator[Any]:
+            nonlocal empty
+            for unit in read_units(file, *self.languages, report):
+                if unit.source.strip() and unit.target.strip():
+                    yield unit
+                else:
+                    empty += 1
+
+        connection = sqlite3.connect(path, isolation_level=None)
+        try:
+            connection.executescript(f"PRAGMA journal_mode = OFF; PRAGMA cache_size = -65536; {_TABLES} BEGIN")
+            number, again = _write(connection, filled())
+            if not number:
+                pair = " and ".join(filter(None, self.languages))
+                raise UserError(f"{file}: no unit has text in {pair or 'both languages'}. Is it another pair's memory?")
+            connection.execute(_BY_SKELETON)
+            origin.check_unchanged()
+            connection.execute("INSERT INTO about VALUES ('made_from', ?)", (json.dumps(origin.record()),))
+            connection.execute("COMMIT")
+        finally:
+            connection.close()
+        for count, what in ((again, "units again with another target, of which the newest counts"), (empty, "empty")):
+            if count:
+                log.warning("%s: %s units; left out: %s %s", file, f"{number:,}", f"{count:,}", what)
+
+    def __len__(self) -> int:
+        return sum(part.connection.execute("SELECT count(*) FROM units").fetchone()[0] for part in self.parts)
+
+    def add(self, source: str, target: str, before: str | None = None, after: str | None = None) -> None:
+        """Adds a unit, or gives one a new target: it is on disk when this returns, and the newest from now on.
+
+        before, after: the source's neighbours. Raises: UserError for an empty text, or where nothing can be written.
+        """
+        for name, text in (("source", source), ("target", target)):
+            if not isinstance(text, str) or not text.strip():
+                raise UserError(f"memory: {name}: {text!r} is no text. Give the source and its translation.")
+        found, keys = words(plain(source)), (key_of(plain(source)), context_of(before, after))
+        bare = skeleton(plain(source))
+        try:
+            with explained(self.added.path), self.added.changing() as connection:
+                old = connection.execute("SELECT id FROM units WHERE exact = ? AND context = ?", keys).fetchone()
+                if old:
+                    connection.execute("UPDATE units SET source = ?, target = ? WHERE id = ?", (source, target, *old))
+                else:
+                    self._append(connection, found, (*keys, None if bare == plain(source) else key_of(bare)), source, target)
+        except sqlite3.Error as error:
+            raise UserError(f"{self.added.path}: nothing could be added ({error}). Is it a memory's, and its disk full?") from error
+        if self.added not in self.parts:
+            self.parts = [self.added, *self.parts]
+
+    @staticmethod
+    def _append(connection: sqlite3.Connection, found: list[str], keys: tuple[Any, ...], *texts: str) -> None:
+        lengths = connection.execute("SELECT value FROM about WHERE name = 'lengths'").fetchone()
+        lengths = (lengths[0] if lengths else b"") + bytes([min(255, len(found))])
+        connection.execute("INSERT OR REPLACE INTO about VALUES ('lengths', ?)", (lengths,))
+        connection.execute("INSERT INTO units VALUES (?, ?, ?, ?, ?, ?, '', '')", (len(lengths), *keys, *texts))
+        hashes, number = np.array(_Words()(found), np.uint32), np.uint32(len(lengths)).tobytes()
+        for feature in (_features(hashes, np.zeros(len(hashes))) >> np.uint64(32)).tolist():
+            key = feature * _BLOCKS
+            before = connection.execute("SELECT units FROM postings WHERE key = ?", (key,)).fetchone()
+            units = (before[0] if before else b"") + number
+            connection.execute("INSERT OR REPLACE INTO postings VALUES (?, ?)", (key, units))
+
+    def matches(
+        self, text: str, before: str | None = None, after: str | None = None, most: int = 5, least: int = LEAST
+    ) -> list[Match]:
+        """Returns the units that are most like a text, the best first, `least` percent or more.
+
+        before, after: the text's neighbours, by which a context match is told.
+        """
+        asked = plain(text)
+        if not asked:
+            return []
+        context, found, matches, seen = context_of(before, after), words(asked), list[Match](), set[str]()
+        bare = skeleton(asked)
+        for part in self.parts:
+            same = part.rows("exact = ?", (key_of(asked),))
+            if bare != asked:
+                same += part.rows("skeleton = ?", (key_of(bare),), 20)
+            for row in [*sorted(same, key=lambda row: row[2] != context), *part.near(found)]:
+                source = plain(row[0])
+                if source in seen:
+                    continue
+                seen.add(source)
+                if match := self._match(asked, found, row, context, least, str(part.path)):
+                    matches.append(match)
+        return list(best(matches, most))
+
+    def _match(self, asked: str, found: list[str], row: Any, context: int, least: int, path: str) -> Match | None:
+        source, target, own, _, place, _ = row
+        shown = plain(source)
+        where = self._of_part[Path(path)], place
+        if shown == asked:
+            return Match(CONTEXT if own == context != 0 else EXACT, target, source, target, *where)
+        similarity = Levenshtein.normalized_similarity(found, words(shown), score_cutoff=least / 100)
+        if similarity < least / 100 and skeleton(shown) != skeleton(asked):
+            return None
+        text, done = fitted(shown, target, asked)
+        if done and skeleton(shown) == skeleton(asked):
+            return Match(EXACT, text, source, target, *where)
+        percent = min(99, math.floor(100 * similarity + 1e-9))
+        return Match(percent, text, source, target, *where) if percent >= least else None
