@@ -19,7 +19,7 @@ CEILINGS = {
     "cli": (2_950, 21),
     "common": (2_300, 12),
     "convert": (2_760, 12),
-    "data": (4_370, 17),
+    "data": (4_750, 19),
     "demo": (410, 3),
     "documents": (2_300, 9),
     "evaluation": (2_960, 11),
@@ -34,7 +34,7 @@ CEILINGS = {
     "training": (7_680, 27),
     "zoo": (600, 4),
 }
-TOTAL, TESTS = 58_820, 52_830
+TOTAL, TESTS = 59_130, 52_830
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 

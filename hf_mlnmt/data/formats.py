@@ -12,8 +12,8 @@ from typing import Literal
 
 from hf_mlnmt.common.errors import UserError
 
-Form = Literal["lines", "table", "any"]
-"""What a file is read as: lines of text, lines that may be rows of a table, or whatever its name says."""
+Form = Literal["lines", "table", "any", "xml"]
+"""What a file is read as: lines of text, lines that may be rows of a table, or whatever its name says, also XML."""
 
 PACKERS = (".gz", ".bz2", ".xz", ".lzma", ".zst", ".zip")
 TABLES = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
@@ -85,7 +85,7 @@ def refusal(name: str | Path, start: bytes | None = None) -> str | None:
 def no_lines(path: Path, form: Form, start: bytes | None = None) -> str | None:
     """Returns what to say of a file that is no lines of text, by its ending and by how it begins, or None."""
     ending, anyhow = format_of(path), _ANYHOW.format(path.name)
-    if form == "any":
+    if form in ("any", "xml"):
         return None
     if problem := refusal(path, start):
         return f"{problem} {anyhow}"

@@ -126,7 +126,7 @@ def open_text(path: Path, form: Form = "any") -> Iterator[io.BufferedReader]:
             text: Any = io.BufferedReader(cast(Any, _unpacked(file, packed, path))) if packed else file
             start = text.peek(_TAR.stop)
             kind = "a tar archive" if start[_TAR] == b"ustar" else _kind(_NO_TEXT, start) or _utf16(start)
-            if kind:
+            if kind and not (form == "xml" and kind.startswith("UTF-16")):
                 remedy = "" if ":" in kind else " Unpack or convert it, and give the file of text."
                 raise UserError(f"{path}: this is {kind}.{remedy}")
             if problem := no_lines(path, form, start[:200]):

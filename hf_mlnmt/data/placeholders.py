@@ -11,9 +11,10 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from gettext import c2py  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
-from hf_mlnmt.common.errors import OptionError, suggest
+from hf_mlnmt.common.errors import OptionError, UserError, suggest
 
 _NUMBER = r"\d+(?:[.,:/]\d+)*"
 _NUMBERS = re.compile(_NUMBER, re.ASCII)
@@ -47,6 +48,12 @@ _KEPT = re.compile(
     rf"""| (?P<number>{PATTERNS["number"]})""",
     re.VERBOSE | re.ASCII,
 )
+# The sign before the letter of a key, by toolkits: &File, E&xit (Qt, Windows), _Open, E_xit (GTK), ~Edit (LibreOffice).
+KEY = re.compile(
+    r"(?<![\w&])&(?=[^\W\d_])(?!\w+;)|(?<=\w)&(?=[a-z])(?!\w+;)|(?<!\w)[_~](?=[^\W\d_])|(?<=\b[A-Z])_(?=[a-z])"
+)
+_KEY_BEHIND = re.compile(r"\s?\([&_~]\w\)")  # as programs have it in Chinese and Japanese
+NO_LINES = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # characters that Python takes for ends of lines
 _LONGEST = 1000  # characters of a regular expression
 _MOST = 100  # patterns
 _REPEATS = 10_000  # of all repeats in it that are given as a number, multiplied: it is written out so often
@@ -213,3 +220,26 @@ def with_placeholders(pairs: Iterable[tuple[str, str]], placeholders: Mapping[st
 def _take(left: Counter[tuple[str, str]], part: Part) -> bool:
     left[part.pattern, part.text] -= 1
     return left[part.pattern, part.text] >= 0
+
+
+def without_key(*texts: str) -> list[str] | None:
+    """Returns messages of a program and its translation without the signs of their keys (&File); None where the first
+    one has no key or several."""
+    if len(KEY.findall(texts[0])) != 1:
+        return None
+    bare = [_KEY_BEHIND.sub("", text) for text in texts]
+    return [KEY.sub("", text) if len(KEY.findall(text)) == 1 else text for text in bare]
+
+
+def forms_of(header: str) -> list[set[int]]:
+    """Returns, of some numbers, which of them each plural form of a catalogue is for; [] where its header has none."""
+    if not (told := re.search(r"nplurals=(\d+);\s*plural=([^;\\]+)", header)):
+        return []
+    numbers: list[set[int]] = [set() for _ in range(min(int(told[1]), 10))]
+    try:
+        rule = c2py(told[2])
+        for number in range(200):
+            numbers[rule(number)].add(number)
+    except (ValueError, ArithmeticError, IndexError, RecursionError) as error:
+        raise UserError(f"its header's Plural-Forms are no rule ({error}): {told[0]}.") from error
+    return numbers

@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from gettext import c2py  # type: ignore[attr-defined]
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.languages import base_language
-from hf_mlnmt.data.placeholders import placeholders
+from hf_mlnmt.data.placeholders import KEY, NO_LINES, forms_of, placeholders
 from hf_mlnmt.documents.marked import Checked, Form, Passage, Reading, Token, passages
 from hf_mlnmt.documents.plain import tag
 
@@ -22,7 +21,6 @@ _ONE = r'"(?:[^"\\\n]|\\.)*+"'
 _STATEMENT = re.compile(
     rf"^[ \t]*(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*({_ONE}(?:\s*+{_ONE})*+)", re.MULTILINE
 )
-_NO_LINES = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # characters that Python takes for ends of lines
 _EARLIER = re.compile(r"(?:^#\|.*\r?\n)*\Z", re.MULTILINE)  # what a message was, above it
 _HEADER = 'msgid ""\nmsgstr ""\n"MIME-Version: 1.0\\n"\n"Content-Type: text/plain; charset=UTF-8\\n"\n'
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\t": "\\t"}
@@ -36,10 +34,6 @@ _PO = Form(
 # An apostrophe quotes what is behind it, and two are one.
 _JAVA = _PO._replace(
     read=lambda raw: _PO.read(raw).replace("''", "'"), quote=lambda text: _PO.quote(text.replace("'", "''"))
-)
-# The sign before the letter of a key, by toolkits: &File, E&xit (Qt, Windows), _Open, E_xit (GTK), ~Edit (LibreOffice).
-_KEY = re.compile(
-    r"(?<![\w&])&(?=[^\W\d_])(?!\w+;)|(?<=\w)&(?=[a-z])(?!\w+;)|(?<!\w)[_~](?=[^\W\d_])|(?<=\b[A-Z])_(?=[a-z])"
 )
 # Letters, outside of what is no word.
 _LETTERS = re.compile(r"<[^<>]*>|&[#\w]+;|\\.|\$?\{[^{}]*\}|%(?:\(\w+\)|[\d$.*-])*\w|([^\W\d_])")
@@ -80,7 +74,7 @@ def message(inner: Sequence[str | Passage], raw: str, form: Form, strict: bool =
     strict: the program formats it as C or Python do, and any other sign behind a % is wrong.
     """
     texts = [part for part in inner if isinstance(part, Passage)]
-    keys = [(passage, key) for passage in texts for key in _KEY.finditer(passage.text)]
+    keys = [(passage, key) for passage in texts for key in KEY.finditer(passage.text)]
     sign = letter = ""
     if len(keys) == 1:
         passage, found = keys[0]
@@ -140,14 +134,14 @@ def read_po(text: str, reading: Reading) -> list[str | Passage | Checked]:
     plurals = any(match[2] and any(_STRING.findall(match[3])) for entry in entries for match in entry)
     if reading.language and all("".join(_STRING.findall(e[0][3])) or e[0][1] == "msgctxt" for e in entries):
         header = _header(_HEADER.replace("\n", newline), reading.language, newline, False)
-        parts, numbers_of = [header, newline], _numbers(header)
+        parts, numbers_of = [header, newline], forms_of(header)
     for entry in entries:
         reading.check()
         said = {match[1]: "".join(_STRING.findall(match[3])) for match in entry}
         targets = [match for match in entry if match[1] == "msgstr"]
         if not said.get("msgid"):
             header = _header(text[entry[0].start() : entry[-1].end()], reading.language, newline, plurals)
-            numbers_of = _numbers(header)
+            numbers_of = forms_of(header)
             parts += [text[done : entry[0].start()], header]
             done = entry[-1].end()
             continue
@@ -189,7 +183,7 @@ def _check(text: str, entries: Sequence[Sequence[re.Match[str]]]) -> None:
 
     line, said = None, ""
     try:
-        polib.pofile(_NO_LINES.sub(" ", text) + "\n", check_for_duplicates=False)
+        polib.pofile(NO_LINES.sub(" ", text) + "\n", check_for_duplicates=False)
     except (OSError, ValueError, IndexError) as error:
         found = re.search(r"\(line (\d+)\)(.*)", str(error))
         line, said = (int(found[1]), found[2]) if found else (None, f": {error}")
@@ -249,17 +243,3 @@ def _header(header: str, language: str | None, newline: str, plurals: bool) -> s
             end = len(header.rstrip())
             header = f'{header[:end]}{newline}"{name}: {told}\\n"{header[end:]}'
     return header
-
-
-def _numbers(header: str) -> list[set[int]]:
-    """Returns, of some numbers, which of them each plural form of a header is for; nothing where it has no forms."""
-    if not (told := re.search(r"nplurals=(\d+);\s*plural=([^;\\]+)", header)):
-        return []
-    numbers: list[set[int]] = [set() for _ in range(min(int(told[1]), 10))]
-    try:
-        rule = c2py(told[2])
-        for number in range(200):
-            numbers[rule(number)].add(number)
-    except (ValueError, ArithmeticError, IndexError, RecursionError) as error:
-        raise UserError(f"its header's Plural-Forms are no rule ({error}): {told[0]}.") from error
-    return numbers
