@@ -21,6 +21,7 @@ import os
 import sqlite3
 import threading
 import zlib
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
@@ -34,17 +35,17 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import atomic_path, cache_folder, explained, file_name
 from hf_mlnmt.common.languages import language_tag
 from hf_mlnmt.common.made_from import Origin
-from hf_mlnmt.data.filters import FilterReport
+from hf_mlnmt.data.bilingual import Unit, UnitReport, read_units
 from hf_mlnmt.memory.matching import CONTEXT, EXACT, LEAST, Match, best, fitted, plain, skeleton, words
 
 log = logging.getLogger(__name__)
 VERSION = 1
 _FEATURES = 1 << 20  # of words, and as many of pairs
 _BLOCKS = 1 << 12  # of a feature's postings: a key is feature * _BLOCKS + block
-_AT_ONCE = 1 << 23  # features that are sorted together: 64 MiB
+_AT_ONCE = 3 << 20  # words whose features are sorted together: 48 MiB
 _READ = 50_000  # numbers of units that a look-up reads, unless the rarest feature has more
 _MOST_READ = 200_000
-_COMPARED = 100  # units whose words are compared
+_COMPARED = 80  # units whose words are compared
 _TABLES = """
 CREATE TABLE units (id INTEGER PRIMARY KEY, exact INTEGER, context INTEGER, skeleton INTEGER, source TEXT, target TEXT,
     changed TEXT, place TEXT);
@@ -67,12 +68,19 @@ def context_of(before: str | None, after: str | None) -> int:
 
 
 def _features(hashes: np.ndarray, units: np.ndarray) -> np.ndarray:
-    """Returns, sorted, feature << 32 | unit of words (hashes) in the order of their units (numbers)."""
-    hashes, units = hashes.astype(np.uint64), units.astype(np.uint64)
-    near = units[1:] == units[:-1]
-    pairs = (hashes[:-1] * np.uint64(0x9E3779B1) + hashes[1:]) * np.uint64(0x85EBCA6B) >> np.uint64(12)
-    features = np.concatenate([hashes % np.uint64(_FEATURES), pairs[near] % np.uint64(_FEATURES) + np.uint64(_FEATURES)])
-    return np.unique(features << np.uint64(32) | np.concatenate([units, units[1:][near]]))
+    """Returns, sorted and each once, feature << 32 | unit of words (hashes) in the order of their units (numbers)."""
+    near, shift, size = np.flatnonzero(units[1:] == units[:-1]), np.uint64(32), np.uint64(_FEATURES)
+    found = np.empty(len(units) + len(near), np.uint64)
+    found[: len(units)] = hashes % _FEATURES
+    pairs = hashes[near].astype(np.uint64) * np.uint64(0x9E3779B1) + hashes[near + 1]
+    found[len(units) :] = (pairs * np.uint64(0x85EBCA6B) >> np.uint64(12)) % size + size
+    found <<= shift
+    found[: len(units)] |= units
+    found[len(units) :] |= units[near]
+    found.sort()
+    new = np.ones(len(found), bool)
+    np.not_equal(found[1:], found[:-1], out=new[1:])
+    return found[new]
 
 
 class _Words:
@@ -145,7 +153,7 @@ class Index:
             self._own.lengths = np.frombuffer(b"\0" + self.about("lengths"), np.uint8).astype(np.float32)
         hashes = np.array(_Words()(found), np.uint32)
         blocks: list[tuple[int, list[int]]] = []
-        for feature in np.unique(_features(hashes, np.zeros(len(hashes))) >> np.uint64(32)).tolist():
+        for feature in (_features(hashes, np.zeros(len(hashes), np.uint32)) >> np.uint64(32)).tolist():
             asked = "SELECT key, length(units) / 4 FROM postings WHERE key BETWEEN ? AND ?"
             keys = self.connection.execute(asked, (feature * _BLOCKS, (feature + 1) * _BLOCKS - 1)).fetchall()
             if keys:
@@ -176,22 +184,21 @@ class Index:
 
 def _write(connection: sqlite3.Connection, units: Iterable[Any]) -> tuple[int, int]:
     """Writes the units of a file; returns how many there are, and how many stand there again with another target."""
-    hashed, all_words, numbers, lengths = _Words(), list[int](), list[int](), bytearray()
+    hashed, all_words, numbers, lengths = _Words(), array("I"), array("I"), bytearray()
     block = again = 0
 
     def flush() -> None:
         nonlocal block
         if all_words:
-            features = _features(np.array(all_words, np.uint32), np.array(numbers, np.uint32))
-            kinds, starts = np.unique((features >> np.uint64(32)).astype(np.int64), return_index=True)
-            data, ends = features.astype(np.uint32).tobytes(), [*starts[1:].tolist(), len(features)]
-            rows = zip((kinds * _BLOCKS + block).tolist(), starts.tolist(), ends)
+            features = _features(np.frombuffer(all_words, np.uint32), np.frombuffer(numbers, np.uint32))
+            data, kinds = memoryview(features.astype(np.uint32)).cast("B"), (features >> np.uint64(32)).astype(np.int64)
+            starts = [0, *(np.flatnonzero(kinds[1:] != kinds[:-1]) + 1).tolist()]
+            rows = zip((kinds[starts] * _BLOCKS + block).tolist(), starts, [*starts[1:], len(kinds)])
             connection.executemany(
                 "INSERT INTO postings VALUES (?, ?)", ((key, data[4 * a : 4 * b]) for key, a, b in rows)
             )
         block += 1
-        all_words.clear()
-        numbers.clear()
+        del all_words[:], numbers[:]
 
     for unit in units:
         source = plain(unit.source)
@@ -208,23 +215,25 @@ def _write(connection: sqlite3.Connection, units: Iterable[Any]) -> tuple[int, i
         lengths.append(min(255, len(found)))
         row = (len(lengths), *keys, None if bare == source else key_of(bare), *new)
         connection.execute("INSERT INTO units VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-        all_words += hashed(found)
-        numbers += [len(lengths)] * len(found)
-        if len(all_words) > _AT_ONCE // 2:
+        all_words.extend(hashed(found))
+        numbers.extend([len(lengths)] * len(found))
+        if len(all_words) > _AT_ONCE:
             flush()
     flush()
     connection.execute("INSERT INTO about VALUES ('lengths', ?)", (bytes(lengths),))
     return len(lengths), again
 
 
-def read_units(path: Path, source: str | None, target: str | None, report: FilterReport) -> Iterator[Any]:
-    """A stand-in until bilingual files are read."""
-    from types import SimpleNamespace
-
+def _units(path: Path, source: str, target: str, report: UnitReport) -> Iterator[Unit]:
+    from hf_mlnmt.data.bilingual import BILINGUAL
     from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 
-    for number, (one, two) in enumerate(read_pairs(CorpusSpec(path=str(path)), ".", report), 1):
-        yield SimpleNamespace(source=one, target=two, before=None, after=None, changed=None, state=None, place=number)
+    if ".tsv" in BILINGUAL or path.suffix not in (".tsv", ".csv"):
+        yield from read_units(path, source, target, report)
+        return
+    for number, (one, two) in enumerate(read_pairs(CorpusSpec(path=str(path), quoting="none")), 1):
+        if one.strip() and two.strip():
+            yield Unit(one, two, None, None, None, "", f"{path}, line {number}")
 
 
 class TranslationMemory:
@@ -249,10 +258,12 @@ class TranslationMemory:
         places = [self._place(file, file_name(pair) if pair else "") for file in self.files]
         built = [self._built(file, place) for file, place in zip(self.files, places)]
         added = [Index(place.with_name(f"{place.name}.added"), fixed=False) for place in places]
-        self.added = added[0]
-        self.parts = [part for part in added[1:] if part.path.exists()][::-1] + built[::-1]
-        self.parts = [self.added, *self.parts] if self.added.path.exists() else self.parts
-        self._of_part = {part.path: str(file) for file, one in zip(self.files, zip(built, added)) for part in one}
+        self.added, own = added[0], [*map(str, self.files)]
+        self.parts = [*zip(added[1:], own[1:]), *zip(built, own)][::-1]
+        self.parts.sort(key=lambda part: part[0].fixed)  # what was added first, then the files, the last before others
+        self.parts = [part for part in self.parts if part[0].path.exists()]
+        if self.added.path.exists():
+            self.parts.insert(0, (self.added, own[0]))
 
     @staticmethod
     def _place(file: Path, pair: str) -> Path:
@@ -290,35 +301,22 @@ class TranslationMemory:
         return False
 
     def _build(self, file: Path, path: Path, origin: Origin) -> None:
-        report, empty = FilterReport(), 0
-
-        def filled() -> Iterator[Any]:
-            nonlocal empty
-            for unit in read_units(file, *self.languages, report):
-                if unit.source.strip() and unit.target.strip():
-                    yield unit
-                else:
-                    empty += 1
-
+        report = UnitReport()
         connection = sqlite3.connect(path, isolation_level=None)
         try:
             connection.executescript(f"PRAGMA journal_mode = OFF; PRAGMA cache_size = -65536; {_TABLES} BEGIN")
-            number, again = _write(connection, filled())
-            if not number:
-                pair = " and ".join(filter(None, self.languages))
-                raise UserError(f"{file}: no unit has text in {pair or 'both languages'}. Is it another pair's memory?")
+            number, again = _write(connection, _units(file, *self.languages, report))
             connection.execute(_BY_SKELETON)
             origin.check_unchanged()
             connection.execute("INSERT INTO about VALUES ('made_from', ?)", (json.dumps(origin.record()),))
             connection.execute("COMMIT")
         finally:
             connection.close()
-        for count, what in ((again, "units again with another target, of which the newest counts"), (empty, "empty")):
-            if count:
-                log.warning("%s: %s units; left out: %s %s", file, f"{number:,}", f"{count:,}", what)
+        twice = f" {again:,} stand there again with another target: the newest counts." if again else ""
+        log.warning("%s: %s%s", file, report if report.read else f"{number:,} units.", twice)
 
     def __len__(self) -> int:
-        return sum(part.connection.execute("SELECT count(*) FROM units").fetchone()[0] for part in self.parts)
+        return sum(part.connection.execute("SELECT count(*) FROM units").fetchone()[0] for part, _ in self.parts)
 
     def add(self, source: str, target: str, before: str | None = None, after: str | None = None) -> None:
         """Adds a unit, or gives one a new target: it is on disk when this returns, and the newest from now on.
@@ -339,8 +337,8 @@ class TranslationMemory:
                     self._append(connection, found, (*keys, None if bare == plain(source) else key_of(bare)), source, target)
         except sqlite3.Error as error:
             raise UserError(f"{self.added.path}: nothing could be added ({error}). Is it a memory's, and its disk full?") from error
-        if self.added not in self.parts:
-            self.parts = [self.added, *self.parts]
+        if self.parts[0][0] is not self.added:
+            self.parts = [(self.added, str(self.files[0])), *self.parts]
 
     @staticmethod
     def _append(connection: sqlite3.Connection, found: list[str], keys: tuple[Any, ...], *texts: str) -> None:
@@ -349,7 +347,7 @@ class TranslationMemory:
         connection.execute("INSERT OR REPLACE INTO about VALUES ('lengths', ?)", (lengths,))
         connection.execute("INSERT INTO units VALUES (?, ?, ?, ?, ?, ?, '', '')", (len(lengths), *keys, *texts))
         hashes, number = np.array(_Words()(found), np.uint32), np.uint32(len(lengths)).tobytes()
-        for feature in (_features(hashes, np.zeros(len(hashes))) >> np.uint64(32)).tolist():
+        for feature in (_features(hashes, np.zeros(len(hashes), np.uint32)) >> np.uint64(32)).tolist():
             key = feature * _BLOCKS
             before = connection.execute("SELECT units FROM postings WHERE key = ?", (key,)).fetchone()
             units = (before[0] if before else b"") + number
@@ -367,30 +365,23 @@ class TranslationMemory:
             return []
         context, found, matches, seen = context_of(before, after), words(asked), list[Match](), set[str]()
         bare = skeleton(asked)
-        for part in self.parts:
+        for part, file in self.parts:
             same = part.rows("exact = ?", (key_of(asked),))
             if bare != asked:
                 same += part.rows("skeleton = ?", (key_of(bare),), 20)
             for row in [*sorted(same, key=lambda row: row[2] != context), *part.near(found)]:
-                source = plain(row[0])
-                if source in seen:
+                if (source := plain(row[0])) in seen:
                     continue
                 seen.add(source)
-                if match := self._match(asked, found, row, context, least, str(part.path)):
-                    matches.append(match)
+                if source == asked:
+                    percent, text = CONTEXT if row[2] == context != 0 else EXACT, row[1]
+                else:
+                    near = Levenshtein.normalized_similarity(found, words(source), score_cutoff=least / 100)
+                    if near * 100 < least and len(seen) > len(same):
+                        continue
+                    text, done = fitted(source, row[1], asked)
+                    percent = min(99, math.floor(100 * near + 1e-9))
+                    percent = EXACT if done and skeleton(source) == bare else percent
+                if percent >= least:
+                    matches.append(Match(percent, text, source, row[1], file, row[4]))
         return list(best(matches, most))
-
-    def _match(self, asked: str, found: list[str], row: Any, context: int, least: int, path: str) -> Match | None:
-        source, target, own, _, place, _ = row
-        shown = plain(source)
-        where = self._of_part[Path(path)], place
-        if shown == asked:
-            return Match(CONTEXT if own == context != 0 else EXACT, target, source, target, *where)
-        similarity = Levenshtein.normalized_similarity(found, words(shown), score_cutoff=least / 100)
-        if similarity < least / 100 and skeleton(shown) != skeleton(asked):
-            return None
-        text, done = fitted(shown, target, asked)
-        if done and skeleton(shown) == skeleton(asked):
-            return Match(EXACT, text, source, target, *where)
-        percent = min(99, math.floor(100 * similarity + 1e-9))
-        return Match(percent, text, source, target, *where) if percent >= least else None

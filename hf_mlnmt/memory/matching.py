@@ -23,6 +23,7 @@ HOLE = "\ue000"  # stands in a translation for a part of the match that the text
 _SPACED = re.compile(r"\w+|[^\w\s]")
 _SINGLE = re.compile(r"[a-z0-9_]+|[^\s]")
 _KINDS = ("url", "email", "tag", "placeholder", "number")
+_MAY_HAVE = re.compile(r"[\d%${<@:!]|www\.")  # a part: it is asked first, for this is fast
 _PARTS = re.compile("|".join(f"(?P<{kind}>{PATTERNS[kind]})" for kind in _KINDS), re.VERBOSE | re.ASCII)
 
 
@@ -71,12 +72,13 @@ def words(text: str) -> list[str]:
 
 def parts_of(text: str) -> list[Part]:
     """Returns the numbers, addresses, tags and placeholders of a text."""
-    return [Part(str(match.lastgroup), match[0], *match.span()) for match in _PARTS.finditer(text)]
+    found = _PARTS.finditer(text) if _MAY_HAVE.search(text) else ()
+    return [Part(str(match.lastgroup), match[0], *match.span()) for match in found]
 
 
 def skeleton(text: str) -> str:
     """Returns a text whose numbers, addresses, tags and placeholders are marks of their kind."""
-    return _PARTS.sub(lambda match: f"\0{match.lastgroup}", text)
+    return _PARTS.sub(lambda match: f"\0{match.lastgroup}", text) if _MAY_HAVE.search(text) else text
 
 
 def band(percent: int) -> int:
