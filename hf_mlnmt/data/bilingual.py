@@ -1,20 +1,21 @@
 """Translation memories, catalogues and glossaries as streams of units: TMX, XLIFF, PO, MO, TBX, tables, Moses pairs.
 
-file                 | source and target                          | left out
-TMX 1.4b             | of the many languages of a unit the two    | units that lack one of them
-XLIFF 1.2, 2.x       | segments (mrk), of Trados, memoQ, Phrase   | untranslated and unconfirmed ones, translate="no"
-PO, MO               | each plural form with its source           | fuzzy, obsolete and untranslated messages
-TBX, csv and tsv     | each term with each of its translations    | forbidden translations
-NAME.en and NAME.de  | line by line, as OPUS has them in a zip    |
+file                 | source and target                        | left out
+TMX 1.4b             | the two among a unit's languages         | units that lack one of them
+XLIFF 1.2, 2.x       | segments, also of Trados, memoQ, Phrase  | untranslated and unconfirmed ones, translate="no"
+PO, MO               | each plural form with its source         | fuzzy, obsolete and untranslated messages
+TBX                  | each term with its translations          | forbidden terms
+csv, tsv, NAME.en with NAME.de | row by row, line by line       | bad lines
 
-A folder or a zip is read file by file. XML is streamed, and an element is dropped once it is read; entities that a file
-declares are refused, a DTD and other files are never loaded. Codes of inline markup are dropped, and the text inside of
-`hi`, `g`, `pc` and `mrk` is the segment's; `sub` is text of its own inside of a code (TMX 1.4b), so it makes a unit.
+A folder or a zip is read file by file. XML is streamed and dropped behind the reader; a file that declares entities is
+refused, and no DTD or other file is loaded. Codes of inline markup are dropped, the text of `hi`, `g`, `pc` and `mrk`
+is the segment's; `sub`, which is text of its own inside of a code (TMX 1.4b), makes a unit of its own.
 """
 
 from __future__ import annotations
 
 import re
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,20 +23,33 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import chain, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.errors import UserError, naming
 from hf_mlnmt.common.languages import language_in, same_language
-from hf_mlnmt.data.formats import format_of
-from hf_mlnmt.data.lines import open_text
+from hf_mlnmt.data.filters import FilterReport
+from hf_mlnmt.data.formats import UNTRANSLATED, format_of
+from hf_mlnmt.data.lines import OF_MACOS, REMEDY, open_text, problem_in, reason_of
 from hf_mlnmt.data.placeholders import NO_LINES, forms_of, placeholders, without_key
+from hf_mlnmt.data.tables import read_table, side_by_side
 
-Place = Any  # a Path, or a zipfile.Path inside of an archive
+Place = Any  # a Path, a zipfile.Path inside of an archive, or two of them: a text of each language
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 _SPACES = re.compile("[ \t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
 _CODES = {"bpt", "ept", "it", "ph", "ut", "x", "bx", "ex", "sc", "ec", "cp", "sm", "em"}  # inline, no text of a segment
 _DATE = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)T(\d\d):?(\d\d):?(\d\d)")
+_FORBIDDEN = re.compile("deprecated|superseded|forbidden|prohibited", re.IGNORECASE)
 _SHOWN = 12  # languages that are named
+# States of XLIFF, Trados (conf), memoQ (mq:status) and Phrase (m:confirmed), in small letters; others are unconfirmed.
+_STATES = {
+    **dict.fromkeys(("final", "signed-off", "approvedsignoff"), "final"),
+    **dict.fromkeys(
+        ("reviewed", "approvedtranslation", "proofread", "reviewer1confirmed", "reviewer2confirmed"), "reviewed"
+    ),
+    **dict.fromkeys(("translated", "confirmed", "manuallyconfirmed", "1"), "translated"),
+    "": "",
+}
 
 
 class Unit(NamedTuple):
@@ -55,8 +69,8 @@ class Unit(NamedTuple):
 
 @dataclass
 class UnitReport:
-    """Counts of what was read: units, their languages and states, those left out by reasons, and those in which inline
-    markup or an accelerator was dropped. `dropped` is called with the reason, source and target of each left out."""
+    """Counts of what was read: units, their languages and states, those left out by reasons, and what else is to be
+    said. `dropped` is called with the reason, source and target of each that is left out."""
 
     read: int = 0
     kept: int = 0
@@ -76,6 +90,11 @@ class UnitReport:
             said += f"; left out: {_listed(self.left_out)}"
         return said + "".join(f". {note}: {count:,}" for note, count in self.notes.items()) + "."
 
+    def leave_out(self, why: str, *texts: str) -> None:
+        """Counts a unit that is left out."""
+        self.left_out[why] += 1
+        self.dropped(why, *texts)
+
 
 def _listed(counts: Counter[str]) -> str:
     some = [f"{name or 'unnamed'} {count:,}" for name, count in counts.most_common(_SHOWN)]
@@ -92,11 +111,24 @@ class _Found(NamedTuple):
     changed: str | None = None
     why: str | None = None
     inner: Sequence[_Found] = ()  # texts of their own inside of its codes
-    apart: bool = False  # a term, which has no neighbours
+    apart: bool = False  # a term or row, which has no neighbours
+
+
+class _How(NamedTuple):
+    source: str
+    target: str
+    report: UnitReport
+    keep_keys: bool = False
+    drop: bool = True
 
 
 def read_units(
-    path: str | Path, source: str, target: str, report: UnitReport | None = None, keep_keys: bool = False
+    path: str | Path,
+    source: str,
+    target: str,
+    report: UnitReport | None = None,
+    keep_keys: bool = False,
+    drop: bool = True,
 ) -> Iterator[Unit]:
     """Yields the units of a file, a folder or a zip in order, white space in them as single spaces.
 
@@ -104,44 +136,91 @@ def read_units(
         source, target: codes of languages; a region may differ, and the exact code goes before others.
         report: is filled on the way, complete after the last unit.
         keep_keys: accelerators of programs (&File, _Open) stay in the messages of PO and MO.
+        drop: units with control characters or overlong ones are left out and counted, else refused.
 
     Raises: UserError for what is broken, of another kind or direction, and where no unit is left.
     """
-    report = report if report is not None else UnitReport()
+    how = _How(source, target, report if report is not None else UnitReport(), keep_keys, drop)
     for file in bilingual_files(Path(path), source, target):
         before = None
-        reader = BILINGUAL[format_of(Path(file.name))]
-        for found, behind in pairwise(chain(reader(file, source, target, report, keep_keys), [None])):
+        reader = _read_lines if isinstance(file, tuple) else BILINGUAL[format_of(Path(file.name))]
+        for found, behind in pairwise(chain(reader(file, how), [None])):
             assert found is not None
-            yield from _units(found, before, _clean(behind.source) if behind else None, report)
+            yield from _units(found, before, _clean(behind.source) if behind else None, how)
             before = _clean(found.source) or None
-    if not report.kept:
+    if not how.report.kept:
         raise UserError(
-            f"{path}: no unit of {source} and {target} is left: {report} Say its own languages with --from and --to, "
-            "or in a recipe with languages, and see that its units are translated."
+            f"{path}: no unit of {source} and {target} is left: {how.report} Say its own languages with --from and "
+            "--to, or in a recipe with languages, and see that its units are translated."
         )
 
 
-def _units(found: _Found, before: str | None, after: str | None, report: UnitReport) -> Iterator[Unit]:
+def _units(found: _Found, before: str | None, after: str | None, how: _How) -> Iterator[Unit]:
     """Yields the units of what a reader found, and counts it."""
-    report.read += 1
+    how.report.read += 1
     own, targets = _clean(found.source), list(filter(None, map(_clean, found.targets)))
-    if why := found.why or ("empty source" if not own else "empty target" if not targets else None):
-        report.left_out[why] += 1
-        report.dropped(why, own, *targets[:1])
+    why = found.why or ("empty source" if not own else "empty target" if not targets else None)
+    if not why and (problem := next(filter(None, map(problem_in, (own, *targets))), None)):
+        if not how.drop:
+            raise UserError(f"{found.place}: {problem}. {REMEDY}")
+        why = reason_of(problem)
+    if why:
+        how.report.leave_out(why, own, *targets[:1])
         return
-    report.kept += 1
-    report.states[found.state] += 1
+    how.report.kept += 1
+    how.report.states[found.state] += 1
     beside = (None, None) if found.apart else (before, after or None)
     for text in targets:
         yield Unit(own, text, *beside, found.changed, found.state, found.place)
     for each in found.inner:
-        yield from _units(each, None, None, report)
+        yield from _units(each, None, None, how)
+
+
+def read_terms(path: Path, source: str, target: str) -> dict[str, tuple[list[str], list[str]]]:
+    """Returns {term: its translations, those that are forbidden} of a file. Raises: UserError as `read_units`."""
+    terms: dict[str, tuple[list[str], list[str]]] = {}
+    report = UnitReport()
+    for found in BILINGUAL[format_of(path)](path, _How(source, target, report)):
+        if (own := _clean(found.source)) and found.why in (None, "forbidden"):
+            terms.setdefault(own, ([], []))[found.why is not None].extend(map(_clean, found.targets))
+    if not terms:
+        raise UserError(f"{path}: no term of {source} and {target}; it has {_listed(report.languages) or 'none'}.")
+    return terms
 
 
 def bilingual_files(path: Path, source: str, target: str) -> list[Place]:
-    """Returns the files that are read of a path. UserError for a folder or a zip without any."""
-    return [path]
+    """Returns what is read of a path: itself, or in a folder or zip the files of BILINGUAL and the texts of which each
+    language has one (NAME.en and NAME.de). UserError where there is none."""
+    if path.is_dir():
+        files: list[Any] = sorted(file for file in path.rglob("*") if file.is_file())
+    elif path.suffix.lower() == ".zip":
+        try:
+            archive = zipfile.ZipFile(path)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise UserError(f"{path}: cannot be read as a zip ({error}). Copy or download it again.") from error
+        if any(entry.flag_bits & 1 for entry in archive.infolist()):
+            raise UserError(f"{path}: is encrypted. Unpack it, and give the folder.")
+        files = [zipfile.Path(archive, entry.filename) for entry in archive.infolist() if not entry.is_dir()]
+    else:
+        return [path]
+    known, texts = list[Any](), dict[Any, dict[str, Any]]()
+    for file in files:
+        if OF_MACOS.match(getattr(file, "at", file.name)):
+            continue
+        if format_of(Path(file.name)) in BILINGUAL:
+            known.append(file)
+        elif code := language_in(file.name):
+            stem = ".".join(part for part in file.name.split(".") if part != code)
+            texts.setdefault((str(file.parent), stem), {})[code] = file
+    sides = ((some, chosen(tuple(some), source), chosen(tuple(some), target)) for some in texts.values())
+    known += [(some[own], some[other]) for some, own, other in sides if own and other and own != other]
+    if not known:
+        has = ", ".join(file.name for file in files[:_SHOWN]) or "nothing"
+        raise UserError(
+            f"{path}: holds no corpus of {source} and {target}, but {has}. Expected are {', '.join(BILINGUAL)}, or the "
+            f"two texts NAME.{source} and NAME.{target}."
+        )
+    return known
 
 
 def _clean(text: str) -> str:
@@ -151,14 +230,24 @@ def _clean(text: str) -> str:
 @lru_cache(maxsize=1000)
 def chosen(codes: tuple[str, ...], wanted: str) -> str | None:
     """Returns the code of a language among some: the exact one, or the first one of any region; None without."""
-    same = [code for code in codes if same_language(code, wanted)]
-    return next(
-        (code for code in same if code.lower().replace("_", "-") == wanted.lower().replace("_", "-")), None
-    ) or (same[0] if same else None)
+    same = [code for code in codes if code and same_language(code, wanted)]
+    exact = [code for code in same if code.lower().replace("_", "-") == wanted.lower().replace("_", "-")]
+    return next(iter(exact + same), None)
+
+
+def _other_languages(place: Place, own: str, other: str, how: _How) -> str | None:
+    """Returns why a file of one direction is left out, as its languages are others. UserError for the other way."""
+    if other and same_language(other, how.source) and not same_language(other, how.target):
+        raise UserError(
+            f"{place}: its translations are {other}, and {how.source} to {how.target} is asked for. Exchange --from "
+            "and --to, or in a recipe say reverse: true."
+        )
+    right = same_language(own or None, how.source) and same_language(other or None, how.target)
+    return None if right else "other languages"
 
 
 def _iso(date: str | None) -> str | None:
-    """Returns a date of TMX or XLIFF (20240131T101500Z) as ISO has it."""
+    """Returns a date as TMX and XLIFF have it (20240131T101500Z) as ISO has it."""
     match = _DATE.match(date or "")
     return match and "{}-{}-{}T{}:{}:{}Z".format(*match.groups())
 
@@ -166,14 +255,14 @@ def _iso(date: str | None) -> str | None:
 # XML
 
 
-def _elements(file: Any, where: str, root: str, *names: str) -> Iterator[tuple[str, Any]]:
+def _elements(file: Any, where: Place, roots: str, *names: str) -> Iterator[tuple[str, Any]]:
     """Yields ("start" or "end", element) of the root and of elements of these names, which are dropped then.
 
     Raises: UserError for broken XML, with the line, for another root, and for declared entities.
     """
     from lxml import etree
 
-    tags = [f"{{*}}{name}" for name in (root, *names)]
+    tags = [f"{{*}}{name}" for name in (*roots.split(), *names)]
     reading = etree.iterparse(file, ("start", "end"), tag=tags, resolve_entities=False, load_dtd=False, no_network=True)
     try:
         for event, element in reading:
@@ -188,20 +277,23 @@ def _elements(file: Any, where: str, root: str, *names: str) -> Iterator[tuple[s
             if event == "end":
                 element.clear(keep_tail=False)
                 for each in (element, *element.iterancestors()):
-                    while each.getprevious() is not None and each.getparent() is not None:
+                    while each.getparent() is not None and each.getprevious() is not None:
                         del each.getparent()[0]
     except etree.XMLSyntaxError as error:
         raise UserError(
             f"{where}, line {error.lineno}: broken XML, or cut off there ({error.msg}). Export or copy it again."
         ) from error
-    if (name := etree.QName(reading.root).localname) != root:
-        raise UserError(f"{where}: its root is <{name}>, not <{root}>. Name the file as its format is named.")
+    if (name := _name(reading.root)) not in roots.split():
+        raise UserError(f"{where}: its root is <{name}>, not <{roots}>. Name the file as its format is named.")
+
+
+def _name(element: Any) -> str:
+    """Returns an element's name without its namespace; "" of a comment."""
+    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
 
 
 def _text(element: Any, subs: list[Any]) -> str:
     """Returns the text of a segment without its codes; `subs` gets the texts of their own inside of these."""
-    if not len(element):
-        return element.text or ""
     pieces = [element.text or ""]
     for child in element:
         name, tail = _name(child), child.tail or ""
@@ -215,57 +307,122 @@ def _text(element: Any, subs: list[Any]) -> str:
     return "".join(pieces)
 
 
-def _name(element: Any) -> str:
-    """Returns an element's name without its namespace; "" of a comment."""
-    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
-
-
-def _segment(source: Any, targets: Sequence[Any], report: UnitReport, place: str, **about: Any) -> _Found:
+def _segment(source: Any, targets: Sequence[Any], how: _How, place: str, **about: Any) -> _Found:
     """Returns the unit of some elements, and those of the texts inside of its codes where both sides have as many."""
     subs: list[list[Any]] = [[] for _ in (source, *targets)]
     own, *others = (_text(element, some) for element, some in zip((source, *targets), subs))
     if any(map(len, (source, *targets))):
-        report.notes["Inline markup was dropped from units"] += 1
+        how.report.notes["Inline markup was dropped from units"] += 1
     rows = zip(*subs) if len({*map(len, subs)}) == 1 else ()
-    inner = [_segment(first, others, report, place, **about) for first, *others in rows]
+    inner = [_segment(first, others, how, place, **about) for first, *others in rows]
     return _Found(own, others, place, inner=inner, **about)
 
 
-def _read_tmx(path: Place, source: str, target: str, report: UnitReport, keep_keys: bool) -> Iterator[_Found]:
+def _read_tmx(path: Place, how: _How) -> Iterator[_Found]:
     number = 0
     with open_text(path, "xml") as file:
-        for event, element in _elements(file, str(path), "tmx", "header", "tu"):
-            name = _name(element)
+        for event, element in _elements(file, path, "tmx", "header", "tu"):
             if event == "start":
                 continue
-            if name == "header":
+            if _name(element) == "header":
                 original = element.get("srclang", "*all*")
-                if same_language(original, target) and not same_language(original, source):
-                    report.notes[f"Units were translated the other way, from {original}, says {path.name}"] += 1
-            if name != "tu":
+                if same_language(original, how.target) and not same_language(original, how.source):
+                    how.report.notes[f"Files that were translated the other way, from {original} (srclang)"] += 1
+            if _name(element) != "tu":
                 continue
             number += 1
             variants: dict[str, list[Any]] = {}
             for variant in element.iterchildren("{*}tuv"):
-                code = variant.get(_LANG) or variant.get("lang") or ""
-                variants.setdefault(code, []).append(variant)
-            report.languages.update([*variants])
+                if (segment := variant.find("{*}seg")) is not None:
+                    variants.setdefault(variant.get(_LANG) or variant.get("lang") or "", []).append(segment)
+            how.report.languages.update([*variants])
             place, codes = f"{path}, unit {number}", tuple(variants)
-            own, other = chosen(codes, source), chosen(codes, target)
-            segments = [[each.find("{*}seg") for each in variants.get(code or " ", ())] for code in (own, other)]
-            ours, theirs = ([each for each in some if each is not None] for some in segments)
-            if not ours or not theirs or (own == other and source != target):
-                some = ours or theirs
-                yield _Found(_text(some[0], []) if some else "", [], place, why="other languages")
+            own, other = chosen(codes, how.source), chosen(codes, how.target)
+            if own is None or other is None or (own == other and how.source != how.target):
+                known = variants[own or other or codes[0]][0] if codes else None
+                yield _Found("" if known is None else _text(known, []), [], place, why="other languages")
                 continue
-            dates = [each.get("changedate") or each.get("creationdate") for each in (variants[other or ""][0], element)]
-            yield _segment(ours[0], theirs, report, place, changed=_iso(next(filter(None, dates), None)))
+            about = [variants[other][0].getparent(), element]
+            dates = [each.get(name) for name in ("changedate", "creationdate") for each in about]
+            changed = _iso(next(filter(None, dates), None))
+            yield _segment(variants[own][0], variants[other], how, place, changed=changed)
 
 
-# Catalogues of programs
+def _read_xliff(path: Place, how: _How) -> Iterator[_Found]:
+    number, why = 0, None
+    with open_text(path, "xml") as file:
+        for event, element in _elements(file, path, "xliff", "file", "trans-unit", "unit"):
+            if event == "start":
+                told = [element.get(name) for name in ("srcLang", "source-language", "trgLang", "target-language")]
+                if any(told):
+                    own, other = told[0] or told[1] or "", told[2] or told[3] or ""
+                    how.report.languages.update(filter(None, (own, other)))
+                    why = _other_languages(path, own, other, how)
+            elif _name(element) in ("trans-unit", "unit"):
+                number += 1
+                held = None if element.get("translate") != "no" else 'translate="no"'
+                for source, target, state, changed in _segments_of(element):
+                    reason = why or held or ("untranslated" if target is None or state in UNTRANSLATED else None)
+                    reason = reason or (None if state in _STATES else "unconfirmed")
+                    found = _segment(source, [] if target is None else [target], how, f"{path}, unit {number}")
+                    yield found._replace(state=_STATES.get(state, ""), changed=changed, why=reason)
 
 
-def _read_po(path: Place, source: str, target: str, report: UnitReport, keep_keys: bool) -> Iterator[_Found]:
+def _segments_of(unit: Any) -> Iterator[tuple[Any, Any, str, str | None]]:
+    """Yields source, target, state and date of the segments of a unit: of XLIFF 2, marked ones (mrk), or itself."""
+    segments = list(unit.iterchildren("{*}segment")) or [unit]
+    confirmed = {each.get("id"): each.get("conf", "Draft") for each in unit.iter("{*}seg")}  # of Trados
+    for segment in segments:
+        source, target = segment.find("{*}source"), segment.find("{*}target")
+        marked = segment.find("{*}seg-source")
+        if source is None:
+            continue
+        about = {key.rpartition("}")[2]: value for each in (segment, target) for key, value in _attributes(each)}
+        approved = "final" if about.get("approved") == "yes" else ""
+        state = about.get("state") or about.get("status") or about.get("confirmed") or approved
+        sides = [_marks(marked if marked is not None else source), {} if target is None else _marks(target)]
+        for name, own in sides[0].items() if sides[0] and (sides[1] or target is None) else [(None, source)]:
+            other = sides[1].get(name) if name is not None else target
+            yield own, other, confirmed.get(name, state).lower(), _iso(about.get("lastchangedtimestamp"))
+
+
+def _attributes(element: Any) -> Any:
+    return () if element is None else element.attrib.items()
+
+
+def _marks(element: Any) -> dict[str | None, Any]:
+    return {each.get("mid"): each for each in element.iter("{*}mrk") if each.get("mtype") == "seg"}
+
+
+def _read_tbx(path: Place, how: _How) -> Iterator[_Found]:
+    number = 0
+    with open_text(path, "xml") as file:
+        for event, element in _elements(file, path, "martif tbx", "termEntry", "conceptEntry"):
+            if event == "start" or _name(element) in ("martif", "tbx"):
+                continue
+            number += 1
+            terms: dict[str, list[tuple[str, bool]]] = {}
+            for part in chain(element.iterchildren("{*}langSet"), element.iterchildren("{*}langSec")):
+                for entry in part.iter("{*}tig", "{*}ntig", "{*}termSec"):
+                    notes = (each for each in entry.iter() if "administrativeStatus" in (_name(each), each.get("type")))
+                    forbidden = any(_FORBIDDEN.search(each.text or "") for each in notes)
+                    term = _text(next(entry.iter("{*}term"), entry), [])
+                    terms.setdefault(part.get(_LANG) or part.get("lang") or "", []).append((term, forbidden))
+            how.report.languages.update([*terms])
+            own, other = chosen(tuple(terms), how.source), chosen(tuple(terms), how.target)
+            place, others = f"{path}, entry {number}", terms.get(other or " ", [])
+            for term, forbidden in terms.get(own or " ", []):
+                if not others:
+                    yield _Found(term, [], place, why="other languages", apart=True)
+                for bad in (False, True) if not forbidden else ():
+                    if targets := [target for target, is_bad in others if is_bad == bad]:
+                        yield _Found(term, targets, place, why="forbidden" if bad else None, apart=True)
+
+
+# Catalogues of programs, and text
+
+
+def _read_po(path: Place, how: _How) -> Iterator[_Found]:
     import polib
 
     with open_text(path) as file:
@@ -278,20 +435,16 @@ def _read_po(path: Place, source: str, target: str, report: UnitReport, keep_key
         entries = read(text, encoding=encoding, check_for_duplicates=False)
     except Exception as error:  # polib raises many kinds for what is damaged
         line = re.search(r"\(line (\d+)\)", str(error))
-        where = f"{path}, line {line[1]}" if line else f"{path}"
-        said = "" if line else f" ({error})"
+        where, said = (f"{path}, line {line[1]}", "") if line else (f"{path}", f" ({error})")
         raise UserError(
             f"{where}: broken, or no messages of gettext{said}. Copy it again; msgfmt -c says what is wrong."
         ) from error
-    told, named = entries.metadata.get("Language", ""), path.parent
-    language = told or language_in(path.name) or (named.parent.name if named.name == "LC_MESSAGES" else "")
-    forms = forms_of(entries.metadata.get("Plural-Forms", ""))
-    if language and same_language(language, source) and not same_language(language, target):
-        raise UserError(
-            f"{path}: its translations are {language}, and it was asked for from {source} to {target}. Exchange --from "
-            "and --to, or in a recipe say reverse: true."
-        )
-    report.languages[language] += len(entries)
+    above = path.parent.parent.name if path.parent.name == "LC_MESSAGES" else ""
+    language = entries.metadata.get("Language", "") or language_in(path.name) or above
+    others = _other_languages(path, "", language, how)
+    how.report.languages[language] += len(entries)
+    with naming(str(path)):
+        forms = forms_of(entries.metadata.get("Plural-Forms", ""))
     try:
         changed = datetime.strptime(entries.metadata.get("PO-Revision-Date", ""), "%Y-%m-%d %H:%M%z")
         date = changed.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -299,20 +452,39 @@ def _read_po(path: Place, source: str, target: str, report: UnitReport, keep_key
         date = None
     for number, entry in enumerate(entries, 1):
         place = f"{path}, unit {number}" if compiled else f"{path}, line {entry.linenum}"
-        why = "obsolete" if entry.obsolete else "fuzzy" if getattr(entry, "fuzzy", False) else None
-        if language and not same_language(language, target):
-            why = "other languages"
+        why = "obsolete" if entry.obsolete else "fuzzy" if getattr(entry, "fuzzy", False) else others
         alike = placeholders(entry.msgid) == placeholders(entry.msgid_plural or "")
         for form, text in entry.msgstr_plural.items() or [(None, entry.msgstr)]:
             numbers = forms[form] if form is not None and form < len(forms) else {1} if not form else set()
             one = form is None or numbers == {1} or (alike and 1 in numbers and len(forms) > 1)
             own = entry.msgid if one else entry.msgid_plural
-            if not keep_keys and (bare := without_key(own, text)):
-                report.notes["Accelerators were taken out of units"] += 1
+            if not how.keep_keys and (bare := without_key(own, text)):
+                how.report.notes["Accelerators were taken out of units"] += 1
                 own, text = bare
             untranslated = None if text.strip() else "untranslated"
             yield _Found(own, [text], place, "translated", date, why or untranslated)
 
 
-Reader = Callable[[Place, str, str, UnitReport, bool], Iterator[_Found]]
-BILINGUAL: dict[str, Reader] = {".tmx": _read_tmx, ".po": _read_po, ".mo": _read_po}
+def _read_lines(paths: Place, how: _How) -> Iterator[_Found]:
+    return _rows(side_by_side(paths, how.drop, dropped := FilterReport()), str(paths[0]), how, dropped)
+
+
+def _read_table(path: Place, how: _How) -> Iterator[_Found]:
+    spec = SimpleNamespace(columns=None, quoting=None, bad_lines="drop" if how.drop else "error")
+    spec.languages = {"source": how.source, "target": how.target}
+    rows = read_table(spec, path, dropped := FilterReport())
+    return (each._replace(apart=True) for each in _rows(rows, str(path), how, dropped))
+
+
+def _rows(rows: Iterator[Any], where: str, how: _How, dropped: FilterReport) -> Iterator[_Found]:
+    for number, (own, other) in enumerate(rows, 1):
+        how.report.languages.update((how.source, how.target))
+        yield _Found(own, [other], f"{where}, pair {number}")
+    how.report.read += dropped.dropped.total()
+    how.report.left_out.update(dropped.dropped)
+
+
+Reader = Callable[[Place, _How], Iterator[_Found]]
+_XLIFF = dict.fromkeys((".xlf", ".xliff", ".sdlxliff", ".mqxliff", ".mxliff"), _read_xliff)
+BILINGUAL: dict[str, Reader] = {".tmx": _read_tmx, **_XLIFF, ".po": _read_po, ".mo": _read_po, ".tbx": _read_tbx}
+BILINGUAL |= {".csv": _read_table, ".tsv": _read_table}

@@ -10,11 +10,8 @@ sizes and SHA-256.
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
-import re
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import islice
@@ -23,7 +20,7 @@ from typing import Annotated, Any, Literal, cast
 
 from annotated_types import MinLen
 
-from hf_mlnmt.common.errors import UserError, suggest
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import Form, misfit, read_json
 from hf_mlnmt.common.keys import Range, Section, key
 from hf_mlnmt.common.languages import check_language, language_in, pair_of_name, same_language
@@ -34,13 +31,12 @@ from hf_mlnmt.data.formats import format_of
 from hf_mlnmt.data.lines import (
     MAX_CHARACTERS,
     REMEDY,
-    checked_blocks,
     checked_lines,
     count_text,
     open_text,
     problem_in,
-    reason_of,
 )
+from hf_mlnmt.data.tables import BLANK, SIDES, read_table, refuse, side_by_side
 
 MANIFEST = "manifest.json"
 SCHEMA = "hf_mlnmt.generation.synthetic.back_translation/1"
@@ -146,20 +142,8 @@ def _difference(path: Path, told: Mapping[str, Any]) -> str | None:
 
 
 log = logging.getLogger(__name__)
-_SIDES = ("source", "target")
 Quoting = Literal["none", "csv"]
-_NULL = {"NA", "NaN", "nan", "NULL", "null", "\\N"}  # what programs write into a csv file where there is nothing
-_BLANK = "blank line"
-
-
-class _Null(str):
-    """A cell of a csv file in which a program wrote that there is nothing."""
-
-
 _TURNED = "or the name; where the sides are exchanged, say reverse: true."
-_HEADERS = [("source", "target"), ("src", "tgt"), ("src", "trg")]
-
-
 WEIGHT = Range(0, 1000, above=True)
 
 
@@ -242,7 +226,7 @@ class CorpusSpec(Section):
             kinds = (str, int) if name == "columns" else str
             if value is not None and not (
                 isinstance(value, Mapping)
-                and set(value) == set(_SIDES)
+                and set(value) == set(SIDES)
                 and all(isinstance(side, kinds) for side in value.values())
             ):
                 raise UserError(f"corpus: {name} needs 'source' and 'target', as in {{source: ..., target: ...}}.")
@@ -258,7 +242,7 @@ class CorpusSpec(Section):
             same_language(language_in(files["source"]), code) for code in codes.values()
         ):
             return  # text of one of the languages, which is copied
-        for side, other in zip(_SIDES, _SIDES[::-1] if self.reverse else _SIDES):  # languages are as pairs come out
+        for side, other in zip(SIDES, SIDES[::-1] if self.reverse else SIDES):  # languages are as pairs come out
             for said in filter(None, [files.get(side), f"columns.{side}.{columns.get(side)}", of_pairs]):
                 check_language(said, codes.get(other), "it is read as", f"Mend languages.{other}, {_TURNED}")
 
@@ -316,204 +300,6 @@ def read_pairs(
     return FORMATS[format_of(path)](spec, path, report)
 
 
-def side_by_side(paths: Sequence[Path], drop: bool, report: FilterReport, remedy: str = REMEDY) -> Iterator[Any]:
-    """Yields line i of one file, or of two together; with `drop` those with a bad one are left out and counted.
-
-    Raises: UserError for a bad line, and for files of different lengths.
-    """
-    sides = [checked_blocks(path, None if drop else remedy) for path in paths]
-    number, lines = 0, [list[str]() for _ in paths]
-    problems: list[str | None] = [None for _ in paths]
-    while True:
-        for side, blocks in enumerate(sides):
-            if not lines[side]:
-                lines[side], problems[side] = next(blocks, ([], None))
-        together = min(map(len, lines))
-        if not together:
-            counts = [number + len(own) + sum(len(some) for some, _ in rest) for own, rest in zip(lines, sides)]
-            check_together(paths, counts)
-            return
-        rows = zip(*(own[:together] for own in lines))
-        if problem := problems[0] or problems[-1]:
-            report.drop(problem, *next(rows))
-        else:
-            yield from rows
-        number, lines = number + together, [own[together:] for own in lines]
-
-
-def check_together(paths: Sequence[Path], lines: Sequence[int]) -> None:
-    """Raises: UserError for files of different lengths."""
-    if lines[0] != lines[-1]:
-        raise UserError(
-            f"{paths[0]} has {lines[0]:,} lines and {paths[-1]} has {lines[-1]:,}: they do not go together line by "
-            "line. Check that both are of one corpus and that no tool split lines at other characters."
-        )
-
-
-def _read_tsv(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:
-    columns = [(spec.columns or {"source": 1, "target": 2})[side] for side in _SIDES]
-    numbers = [column - 1 for column in columns] if all(isinstance(column, int) for column in columns) else None
-    if numbers and min(numbers) < 0:
-        raise UserError(f"{path}: columns are counted from 1, so {columns} cannot be; 1 is the first.")
-    width = 2 if spec.columns is None and spec.bad_lines == "drop" else 0  # 0: that of the first row
-    is_csv = (spec.quoting or ("csv" if format_of(path) == ".csv" else "none")) == "csv"
-    says_quoting, is_first = spec.quoting is not None or is_csv, True
-    for number, cells, problem in _rows(spec, path, is_csv):
-        where = f"{path}, line {number}"
-        if not any(cells) and not problem and len(cells) < 2:
-            report.drop(_BLANK)
-            continue
-        if numbers is None:
-            numbers, width = [_position(str(column), cells, where) for column in columns], len(cells)
-            continue
-        named = _header(cells, spec, where) if is_first and spec.columns is None else None
-        is_first = False
-        if named:
-            numbers, width = named, len(cells)
-            continue
-        if not width and not problem:
-            width = _width(cells, numbers, spec, where)
-        pair, problem = (("", ""), problem) if problem else _cells_of(cells, numbers, width)
-        if problem:
-            _refuse(problem, where, "\t".join(cells), spec, report, f" {_OF_ROWS}" if "columns" in problem else "")
-            continue
-        if not says_quoting and (quoted := next(filter(_looks_quoted, pair), None)):
-            says_quoting = True  # it is said once
-            log.warning(
-                "%s: a field looks quoted, as spreadsheets write it, and is read as it stands: %.60s. Say quoting: csv "
-                "to read what is between the quotes, or quoting: none where they are text.",
-                where,
-                quoted,
-            )
-        yield pair
-
-
-def _width(cells: list[str], numbers: list[int], spec: CorpusSpec, where: str) -> int:
-    """Returns the number of columns that a table's first row says. UserError where the pair among them is not said."""
-    if spec.columns is None and len(cells) > 2:
-        filled = [number for number, cell in enumerate(cells, 1) if cell]
-        source, target = filled[-2:] if len(filled) > 1 else (1, 2)
-        raise UserError(
-            f"{where}: {len(cells)} columns, and which are the pair is not said. Name them, as in columns: "
-            f"{{source: {source}, target: {target}}}. {_OF_ROWS}"
-        )
-    return max(len(cells), *(column + 1 for column in numbers))
-
-
-def _cells_of(cells: list[str], numbers: list[int], width: int) -> tuple[Pair, str | None]:
-    """Returns the pair of a row, and what is wrong with it."""
-    if len(cells) != width:
-        return ("", ""), f"another number of columns ({len(cells)} columns, {width} expected)"
-    pair = cells[numbers[0]], cells[numbers[1]]
-    nothing = [text for text in pair if isinstance(text, _Null)]
-    problem = "no text (a field is {}; where it is a word, put it in double quotes)"
-    return pair, problem.format(nothing[0]) if nothing else None
-
-
-_OF_ROWS = "A tab or separator inside a text needs quotes around it, and quoting: csv."
-
-
-def _rows(spec: CorpusSpec, path: Path, is_csv: bool) -> Iterator[tuple[int, list[str], str | None]]:
-    """Yields of every row the number of its first line, its cells, and what is wrong with its lines, or None."""
-    lines = checked_lines(path, None if spec.bad_lines == "drop" else REMEDY, form="any")
-    separator = separator_of(path) if format_of(path) == ".csv" else "\t"
-    if not is_csv:
-        for number, (line, problem) in enumerate(lines, start=1):
-            yield number, line.split(separator), problem
-        return
-    number, ahead = 1, deque[tuple[str, str | None]]()  # lines that a broken row took beyond its first
-    taken: list[tuple[str, str | None]] = []
-
-    def take() -> Iterator[str]:
-        while each := ahead.popleft() if ahead else next(lines, None):
-            taken.append(each)
-            yield f"{each[0]}\n"
-
-    while True:
-        taken.clear()
-        try:
-            row, broken = next(csv.reader(take(), delimiter=separator, strict=True)), None
-            cells = [cell.replace("\n", " ") for cell in row]
-            if not _NULL.isdisjoint(cells):
-                quoted = "".join(line for line, _ in taken).split('"')[1::2]
-                cells = [_Null(cell) if cell in _NULL and cell not in quoted else cell for cell in cells]
-        except StopIteration:
-            return
-        except csv.Error as error:  # a quote that is not closed takes all lines up to the next one
-            cells, broken = [taken[0][0]], f"broken quoting ({error})"
-            ahead.extendleft(reversed(taken[1:]))
-            del taken[1:]
-        yield number, cells, next((problem for _, problem in taken if problem), broken)
-        number += len(taken)
-
-
-def separator_of(path: Path) -> str:
-    """Returns the sign of a csv file's columns: the first of the usual ones that makes two, or else as many, of each of
-    20 rows. (csv.Sniffer takes the comma of "Hello, you;Hallo, du".)"""
-    head = [line for line, _ in islice(checked_lines(path, None, form="any"), 20)]
-    signs = ",;\t"
-    try:
-        widths = {sign: {len(row) for row in csv.reader(head, delimiter=sign) if any(row)} for sign in signs}
-    except csv.Error:  # a field of a hundred thousand characters
-        widths = {}
-    even = [sign for sign, of_rows in widths.items() if len(of_rows) == 1 and of_rows != {1}]
-    even.sort(key=lambda sign: widths[sign] != {2})
-    return next(iter(even), next((sign for sign in signs if sign in head[0]), ","))
-
-
-def _looks_quoted(text: str) -> bool:
-    """Returns whether a cell stands in double quotes with doubled ones inside, or its quotes end in another line."""
-    inside = text[1:].removesuffix('"').replace('""', "")
-    ends = len(text) > 1 and text.endswith('"')
-    return text.startswith('"') and '"' not in inside and (not ends or '""' in text[1:-1])
-
-
-def _refuse(problem: str, where: str, example: str, spec: CorpusSpec, report: FilterReport, more: str = "") -> None:
-    """Raises UserError for a row that is no pair, or counts it with `bad_lines: drop`."""
-    if spec.bad_lines == "error":
-        raise UserError(f"{where}: {problem}.{more} {REMEDY}")
-    report.drop(reason_of(problem), example)
-
-
-def _header(cells: list[str], spec: CorpusSpec, where: str) -> list[int] | None:
-    """Returns the sides' columns (from 0) where the first row names them; None where it is a pair.
-
-    Raises: UserError where that cannot be told.
-    """
-    names = [re.sub(r"^([a-z]{2,3})[-_][a-z]{2,4}$", r"\1", cell.strip().lower()) for cell in cells]  # en-US is en
-    languages = [tuple(spec.languages[side].lower() for side in _SIDES)] if spec.languages else []
-    for source, target in [*_HEADERS, *languages]:
-        if source in names and target in names:
-            columns = [names.index(source), names.index(target)]
-            read = " and ".join(repr(cells[column]) for column in columns)
-            log.warning("%s: is a header; columns %s are read", where, read)
-            return columns
-    if looks_like_header([cell.strip() for cell in cells]):
-        raise UserError(
-            f"{where}: looks like a header ({', '.join(cells)}). Name the columns, as in columns: "
-            f"{{source: {cells[0]}, target: {cells[1]}}}; if it is a pair, say columns: {{source: 1, target: 2}}."
-        )
-    return None
-
-
-def looks_like_header(words: Sequence[str]) -> bool:
-    """Returns whether two cells or more are codes or English names of languages ("en", "German"), or names of sides."""
-    if sum(0 < len(word) <= 12 for word in words) < 2:  # before an import that takes long
-        return False
-    from sacremoses.corpus import NonbreakingPrefixes
-
-    known = {*NonbreakingPrefixes().available_langs}
-    anyhow = known.union(*_HEADERS)
-    # Codes in small letters only: "No" and "Is" are words of a sentence.
-    return sum(word in known or (len(word) > 2 and word.lower() in anyhow) for word in words) >= 2
-
-
-def _position(column: str, header: list[str], where: str) -> int:
-    if column not in header:
-        raise UserError(f"{where}: no column '{column}'{suggest(column, header)} in the header: {header}.")
-    return header.index(column)
-
-
 class _Problem(str):
     """Stands for a record that cannot be read: what is wrong with it."""
 
@@ -533,7 +319,7 @@ def _objects(lines: Iterator[tuple[str, str | None]]) -> Iterator[Any]:
         if problem:
             yield _Problem(problem)
         elif not line.strip():
-            yield _Problem(_BLANK)
+            yield _Problem(BLANK)
         else:
             try:
                 yield json.loads(line)
@@ -578,7 +364,7 @@ def _check_lines(folder: Path | None) -> None:
         lines = checked_lines(path, remedy, max_characters=20 * MAX_CHARACTERS, form="any")
         for number, record in enumerate(_objects(lines), start=1):
             problem = record if isinstance(record, _Problem | Mapping) else _no_object(record)
-            if isinstance(problem, _Problem) and problem != _BLANK:
+            if isinstance(problem, _Problem) and problem != BLANK:
                 raise UserError(f"{path}, line {number}: {problem}. {remedy}")
 
 
@@ -641,15 +427,15 @@ def _records(
 ) -> Iterator[Pair]:
     """Yields the pairs of records; a field is refused or dropped for what `read_lines` refuses in a line."""
     for number, record in enumerate(records, start=before + 1):
-        if record == _BLANK and isinstance(record, _Problem):
-            report.drop(_BLANK)
+        if record == BLANK and isinstance(record, _Problem):
+            report.drop(BLANK)
             continue
         pair = _pair(record, spec)
         problem = pair if isinstance(pair, _Problem) else problem_in(pair[0]) or problem_in(pair[1])
         if problem and number == 1 and problem.startswith(_FIELDS):  # all records lack them: a slip in the recipe
             raise UserError(f"{where} {number}: {problem}.")
         if problem:
-            _refuse(problem, f"{where} {number}", str(record), spec, report)
+            refuse(problem, f"{where} {number}", str(record), spec, report)
         else:
             yield cast(Pair, pair)
 
@@ -665,12 +451,12 @@ def _pair(record: Any, spec: CorpusSpec) -> Pair | _Problem:
         return _no_object(record)
     inner = record.get("translation")
     places = [record] + ([inner] if isinstance(inner, Mapping) else [])
-    names = [spec.columns] if spec.columns else [{side: side for side in _SIDES}, spec.languages or {}]
+    names = [spec.columns] if spec.columns else [{side: side for side in SIDES}, spec.languages or {}]
     for place in places:
         for columns in filter(None, names):
-            if all(columns[side] in place for side in _SIDES):
-                texts = [place[columns[side]] for side in _SIDES]
-                for side, value in zip(_SIDES, texts):
+            if all(columns[side] in place for side in SIDES):
+                texts = [place[columns[side]] for side in SIDES]
+                for side, value in zip(SIDES, texts):
                     if not isinstance(value, str):
                         said = "null" if value is None else f"{type(value).__name__}, {value!r:.40}"
                         return _Problem(f"no text (field '{columns[side]}' is {said})")
@@ -683,8 +469,8 @@ def _pair(record: Any, spec: CorpusSpec) -> Pair | _Problem:
 
 # The formats of one file of pairs, by its suffix; text of one language is a column of one of them.
 FORMATS = {
-    ".tsv": _read_tsv,
-    ".csv": _read_tsv,
+    ".tsv": read_table,
+    ".csv": read_table,
     ".jsonl": _read_jsonl,
     ".json": _read_json,
     ".parquet": _read_parquet,

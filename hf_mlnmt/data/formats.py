@@ -21,6 +21,7 @@ DOCUMENTS = (
     *(".html", ".htm", ".xhtml", ".md", ".markdown", ".srt", ".vtt", ".po", ".pot"),
     *(".xlf", ".xliff", ".sdlxliff", ".mqxliff", ".docx", ".pptx", ".odt", ".odp", ".epub"),
 )
+UNTRANSLATED = {"new", "needs-translation", "initial"}  # states of XLIFF whose target is but a copy of the source
 _REFUSED = {
     "says where each letter stands on a page, not what a sentence is. Give the document that the PDF was made from "
     "(.docx, .odt, .html), or its text: pdftotext FILE.pdf FILE.txt": "pdf",
@@ -75,7 +76,7 @@ def refusal(name: str | Path, start: bytes | None = None) -> str | None:
 
     start: how it begins, by which some endings that may be languages are told; without it they are none.
     """
-    ending = format_of(Path(name))
+    ending = format_of(Path(str(name)))
     begins = _BEGINS.get(ending)
     if ending not in REFUSED or (begins and not (start and re.match(begins, _text(start)))):
         return None

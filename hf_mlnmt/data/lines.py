@@ -25,7 +25,7 @@ _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
 # The same but for \n in UTF-8, for whole blocks: several times faster. Surrogates are no UTF-8.
 _CONTROL_BYTES, _CONTROL_PAIR = bytes([*range(9), *range(11, 32), 127]), re.compile(rb"\xc2[\x80-\x84\x86-\x9f]")
 _AT_ONCE = 1 << 20  # bytes
-REMEDY = "Mend the file, or drop such lines with their partners, in a recipe: bad_lines: drop."
+REMEDY = "Mend the file, or drop such lines with their partners: bad_lines: drop in a recipe, --bad-lines drop."
 
 # By their first bytes: how text is packed, and what is no text at all.
 _PACKED = {
@@ -49,7 +49,7 @@ _NO_TEXT = {
 }
 _TAR = slice(257, 262)
 # What Office programs and e-books have in their archives, and what macOS adds to any.
-_OF_OFFICE, _OF_MACOS = ("[Content_Types].xml", "mimetype"), re.compile(r"__MACOSX/|(.*/)?(\.DS_Store$|\._)")
+_OF_OFFICE, OF_MACOS = ("[Content_Types].xml", "mimetype"), re.compile(r"__MACOSX/|(.*/)?(\.DS_Store$|\._)")
 
 
 def read_lines(path: str | Path, remedy: str = "Mend the file.", **what: Any) -> Iterator[str]:
@@ -84,7 +84,7 @@ def checked_blocks(
     Raises: UserError for a bad line where there is a `remedy`, and for a file that is missing, empty (unless it
         `may_be_empty`), damaged or no text.
     """
-    path = Path(path)
+    path = Path(path) if isinstance(path, str) else path
     number = 0
     limit = 4 * max_characters + 2
     with open_text(path, form) as handle:
@@ -105,7 +105,7 @@ def checked_blocks(
 
 
 @contextmanager
-def open_text(path: Path, form: Form = "any") -> Iterator[io.BufferedReader]:
+def open_text(path: Path | zipfile.Path, form: Form = "any") -> Iterator[io.BufferedReader]:
     """Opens the bytes of a text file, unpacked as they are read. Raises: UserError as `read_lines`."""
     if path.is_dir():
         raise UserError(f"{path}: this is a folder; a file is expected.")
@@ -133,6 +133,7 @@ def open_text(path: Path, form: Form = "any") -> Iterator[io.BufferedReader]:
                 raise UserError(problem)
             yield text
         except Exception as error:  # every packer has errors of its own
+            packed = packed or ("zip" if isinstance(path, zipfile.Path) else None)
             if packed is None or isinstance(error, UserError):
                 raise
             raise UserError(f"{path}: broken {packed} file ({error}). Copy or download it again.") from error
@@ -176,7 +177,7 @@ def _unpacked(file: IO[bytes], packed: str, path: Path) -> Any:
     if packed == "zip":
         archive = zipfile.ZipFile(file)
         names = [entry.filename for entry in archive.infolist() if not entry.is_dir()]
-        names = [name for name in names if not _OF_MACOS.match(name)]
+        names = [name for name in names if not OF_MACOS.match(name)]
         if any(name in names for name in _OF_OFFICE):
             raise UserError(
                 f"{path}: this is a document of an Office program or an e-book. Name it so (.docx, .pptx, .odt, .odp, "

@@ -21,10 +21,11 @@ from hf_mlnmt.common.keys import Section, key
 from hf_mlnmt.common.languages import check_language, language_in
 from hf_mlnmt.common.made_from import digest
 from hf_mlnmt.common.model_folder import TARGET_TOKENIZER
-from hf_mlnmt.data.corpus import FORMATS, WEIGHT, CorpusSpec, Quoting, check_keys, read_pairs, side_by_side
+from hf_mlnmt.data.corpus import FORMATS, WEIGHT, CorpusSpec, Quoting, check_keys, read_pairs
 from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.data.formats import format_of
 from hf_mlnmt.data.processing import load_processing
+from hf_mlnmt.data.tables import side_by_side
 from hf_mlnmt.data.tokenizer import Tokenizers, encode, save_tokenizers
 from hf_mlnmt.data.words import terms
 

@@ -33,10 +33,10 @@ from hf_mlnmt.common.model_folder import (
     trusted,
 )
 from hf_mlnmt.common.table import Number, Table
-from hf_mlnmt.data.corpus import side_by_side
 from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.data.processing import Side, TextProcessing, cut, load_processing, moses_languages, save_processing
 from hf_mlnmt.data.subwords import BYTES, MASK, code_of, train_tokenizer
+from hf_mlnmt.data.tables import side_by_side
 from hf_mlnmt.data.words import joined, without_invisible, words
 from hf_mlnmt.modeling.tokenization import PARTS, POINTER, TranslationTokenizer, languages_of
 

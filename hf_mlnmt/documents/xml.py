@@ -13,6 +13,7 @@ from typing import NamedTuple
 from xml.parsers import expat
 
 from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.data.formats import UNTRANSLATED
 from hf_mlnmt.data.placeholders import has_words
 from hf_mlnmt.documents.catalogue import SPACED, is_icu, message
 from hf_mlnmt.documents.html import ATTRIBUTE, attributes, quoted
@@ -210,7 +211,6 @@ def read_xliff(text: str, reading: Reading) -> list[str | Passage | Checked]:
 
 
 _PAIRS, _OPENING, _CLOSING = {"g", "pc", "mrk"}, {"bx", "bpt", "sc"}, {"ex", "ept", "ec"}
-_UNTRANSLATED = {"new", "needs-translation", "initial"}  # states in which a target is but a copy of the source
 _STATE = re.compile(r"\sstate(?:-qualifier)?=(?:\"[^\"]*\"|'[^']*')")
 _EMPTY_SEGMENT = re.compile(r"""<mrk\b[^<>]*\bmtype=["']seg["'][^<>]*(?:/>|>\s*</mrk>)""")
 _TAG = re.compile(r"<[^<>]*>")
@@ -271,7 +271,7 @@ class _Xliff(Part):
         state = attributes(self.events[unit if self.second or target is None else target].raw).get("state")
         said = _said(self._raw(old[1:-1])) if old else ""
         before, first = self._raw(range(unit, last + 1)), self.events[unit].raw
-        if said.strip() and (state not in _UNTRANSLATED or said != _said(self._raw(range(text + 1, behind - 1)))):
+        if said.strip() and (state not in UNTRANSLATED or said != _said(self._raw(range(text + 1, behind - 1)))):
             return (Checked([], str, before, left=True), last + 1) if _EMPTY_SEGMENT.search(self._raw(old)) else None
         unit_text = self._message(range(text + 1, behind - 1), lines)
         if not unit_text.left and not unit_text.sentences:

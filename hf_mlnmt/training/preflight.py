@@ -20,10 +20,11 @@ from huggingface_hub.errors import StrictDataclassError
 
 from hf_mlnmt.common.errors import UserError, naming, suggest
 from hf_mlnmt.common.memory import memory_of_machine
-from hf_mlnmt.data.corpus import CorpusSpec, check_together, read_pairs
+from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.lines import count_text
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.subwords import SPECIAL_TOKENS
+from hf_mlnmt.data.tables import check_together
 from hf_mlnmt.data.text import TextSpec, read_text, word_overlap
 from hf_mlnmt.data.tokenizer import Tokenizers, languages_of
 from hf_mlnmt.data.words import spoken

@@ -180,9 +180,9 @@ def _read_terms(path: Path) -> dict[str, list[str]]:
     import csv
     import logging
 
-    from hf_mlnmt.data.corpus import looks_like_header, separator_of
     from hf_mlnmt.data.formats import format_of
     from hf_mlnmt.data.lines import read_lines
+    from hf_mlnmt.data.tables import looks_like_header, separator_of
 
     terms: dict[str, list[str]] = {}
     sign = separator_of(path) if format_of(path) == ".csv" else ""
