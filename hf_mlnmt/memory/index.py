@@ -24,9 +24,10 @@ import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from rapidfuzz.distance import Levenshtein
@@ -35,7 +36,7 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import atomic_path, cache_folder, explained, file_name
 from hf_mlnmt.common.languages import language_tag
 from hf_mlnmt.common.made_from import Origin
-from hf_mlnmt.data.bilingual import Unit, UnitReport, read_units
+from hf_mlnmt.data.bilingual import UnitReport, read_units
 from hf_mlnmt.memory.matching import CONTEXT, EXACT, LEAST, Match, best, fitted, plain, skeleton, words
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ _AT_ONCE = 3 << 20  # words whose features are sorted together: 48 MiB
 _READ = 50_000  # numbers of units that a look-up reads, unless the rarest feature has more
 _MOST_READ = 200_000
 _COMPARED = 80  # units whose words are compared
+_KINDS = ".tmx, .xliff, .po, .mo, .tsv, .csv, a folder or zip of such"
+_OWN = (".memory", ".added", ".lock", ".part")
 _TABLES = """
 CREATE TABLE units (id INTEGER PRIMARY KEY, exact INTEGER, context INTEGER, skeleton INTEGER, source TEXT, target TEXT,
     changed TEXT, place TEXT);
@@ -166,6 +169,7 @@ class Index:
             asked = f"SELECT units FROM postings WHERE key IN ({marked}) ORDER BY key"
             parts = [part for (part,) in self.connection.execute(asked, keys)]
             units = np.frombuffer(b"".join(parts), np.uint32)[-_MOST_READ:]
+            units = units if self.fixed else units[units <= number]  # another process may add more meanwhile
             scores[units] += math.log(1 + number / size)
             all_units.append(units)
             read += size
@@ -182,8 +186,8 @@ class Index:
         return self.rows(f"id IN ({','.join('?' * len(units))})", units.tolist())
 
 
-def _write(connection: sqlite3.Connection, units: Iterable[Any]) -> tuple[int, int]:
-    """Writes the units of a file; returns how many there are, and how many stand there again with another target."""
+def _write(connection: sqlite3.Connection, units: Iterable[Any]) -> int:
+    """Writes the units of a file; returns how many stand there again with another target."""
     hashed, all_words, numbers, lengths = _Words(), array("I"), array("I"), bytearray()
     block = again = 0
 
@@ -221,19 +225,7 @@ def _write(connection: sqlite3.Connection, units: Iterable[Any]) -> tuple[int, i
             flush()
     flush()
     connection.execute("INSERT INTO about VALUES ('lengths', ?)", (bytes(lengths),))
-    return len(lengths), again
-
-
-def _units(path: Path, source: str, target: str, report: UnitReport) -> Iterator[Unit]:
-    from hf_mlnmt.data.bilingual import BILINGUAL
-    from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
-
-    if ".tsv" in BILINGUAL or path.suffix not in (".tsv", ".csv"):
-        yield from read_units(path, source, target, report)
-        return
-    for number, (one, two) in enumerate(read_pairs(CorpusSpec(path=str(path), quoting="none")), 1):
-        if one.strip() and two.strip():
-            yield Unit(one, two, None, None, None, "", f"{path}, line {number}")
+    return again
 
 
 class TranslationMemory:
@@ -250,40 +242,46 @@ class TranslationMemory:
     """
 
     def __init__(self, *files: str | Path, source: str | None = None, target: str | None = None) -> None:
+        """Takes the files, and the codes of both languages; without these a pipeline says them (`between`)."""
         if not files:
-            raise UserError("memory: give the name of a bilingual file (.tmx, .xliff, .po, .tsv).")
-        self.languages = tuple(code and language_tag(code) for code in (source, target))
-        self.files = [Path(file) for file in files]
-        pair = f".{source}-{target}" if source and target else ""
-        places = [self._place(file, file_name(pair) if pair else "") for file in self.files]
+            raise UserError(f"memory: name a bilingual file ({_KINDS}).")
+        self.files, self.languages = [Path(file) for file in files], ("", "")
+        self.parts: list[Index] = []  # the first counts most
+        if source and target:
+            self.between(source, target)
+
+    def between(self, source: str | None, target: str | None) -> Self:
+        """Opens the memory for two languages if it is not open yet, and returns it. Raises: UserError without them."""
+        if self.parts:
+            return self
+        if not (source and target):
+            raise UserError("memory: its languages are not known: say source and target (--from, --to).")
+        tags = [language_tag(code) for code in (source, target)]
+        self.languages = tuple(code if tag == "und" else tag for code, tag in zip((source, target), tags))
+        places = [self._place(file) for file in self.files]
         built = [self._built(file, place) for file, place in zip(self.files, places)]
         added = [Index(place.with_name(f"{place.name}.added"), fixed=False) for place in places]
-        self.added, own = added[0], [*map(str, self.files)]
-        self.parts = [*zip(added[1:], own[1:]), *zip(built, own)][::-1]
-        self.parts.sort(key=lambda part: part[0].fixed)  # what was added first, then the files, the last before others
-        self.parts = [part for part in self.parts if part[0].path.exists()]
-        if self.added.path.exists():
-            self.parts.insert(0, (self.added, own[0]))
+        self.added = added[0]
+        self.parts = [part for part in added if part.path.exists()] + built[::-1]
+        return self
 
-    @staticmethod
-    def _place(file: Path, pair: str) -> Path:
-        """Returns the path that the files of a memory begin with: beside its own file, or where that cannot be, in the
-        folder of caches."""
+    def _place(self, file: Path) -> Path:
+        """Returns how the names of a file's index begin: beside it, or in the folder of caches where that is shut."""
+        if not file.exists():
+            raise UserError(f"{file}: no such file. A memory is a bilingual file ({_KINDS}).")
+        pair = file_name("-".join(self.languages))
         if os.access(file.resolve().parent, os.W_OK):
-            return file.with_name(file.name + pair.replace("-", ".", 1) if pair else file.name)
+            return file.resolve().with_name(f"{file.name}.{pair}")
         folder = cache_folder() / "memory"
         folder.mkdir(parents=True, exist_ok=True)
-        return folder / (file_name(str(file.resolve())) + pair)
+        return folder / f"{file_name(str(file.resolve()))}.{pair}"
 
     def _built(self, file: Path, place: Path) -> Index:
         """Returns the index of a file, which is built where there is none, or the file has changed."""
         from filelock import FileLock
 
-        if not file.exists():
-            raise UserError(f"{file}: no such file. A memory is a bilingual file (.tmx, .xliff, .po, .tsv).")
-        inner = sorted(path for path in file.rglob("*") if path.is_file()) if file.is_dir() else [file]
-        origin = Origin([VERSION, *self.languages], inner)
-        path = place.with_name(f"{place.name}.memory")
+        inner = sorted(path for path in file.rglob("*") if path.suffix not in _OWN) if file.is_dir() else [file]
+        origin, path = Origin([VERSION, *self.languages], inner), place.with_name(f"{place.name}.memory")
         if not self._holds(path, origin):
             with explained(path), FileLock(path.with_name(f".{path.name}.lock")):
                 if not self._holds(path, origin):
@@ -305,7 +303,7 @@ class TranslationMemory:
         connection = sqlite3.connect(path, isolation_level=None)
         try:
             connection.executescript(f"PRAGMA journal_mode = OFF; PRAGMA cache_size = -65536; {_TABLES} BEGIN")
-            number, again = _write(connection, _units(file, *self.languages, report))
+            again = _write(connection, read_units(file, *self.languages, report))
             connection.execute(_BY_SKELETON)
             origin.check_unchanged()
             connection.execute("INSERT INTO about VALUES ('made_from', ?)", (json.dumps(origin.record()),))
@@ -313,10 +311,10 @@ class TranslationMemory:
         finally:
             connection.close()
         twice = f" {again:,} stand there again with another target: the newest counts." if again else ""
-        log.warning("%s: %s%s", file, report if report.read else f"{number:,} units.", twice)
+        log.warning("%s: %s%s", file, report, twice)
 
     def __len__(self) -> int:
-        return sum(part.connection.execute("SELECT count(*) FROM units").fetchone()[0] for part, _ in self.parts)
+        return sum(part.connection.execute("SELECT count(*) FROM units").fetchone()[0] for part in self.parts)
 
     def add(self, source: str, target: str, before: str | None = None, after: str | None = None) -> None:
         """Adds a unit, or gives one a new target: it is on disk when this returns, and the newest from now on.
@@ -326,26 +324,29 @@ class TranslationMemory:
         for name, text in (("source", source), ("target", target)):
             if not isinstance(text, str) or not text.strip():
                 raise UserError(f"memory: {name}: {text!r} is no text. Give the source and its translation.")
-        found, keys = words(plain(source)), (key_of(plain(source)), context_of(before, after))
-        bare = skeleton(plain(source))
+        self.between(None, None)
+        asked, index, now = plain(source), self.added, datetime.now(UTC).isoformat()
+        bare, found, keys = skeleton(asked), words(asked), (key_of(asked), context_of(before, after))
         try:
-            with explained(self.added.path), self.added.changing() as connection:
+            with explained(index.path), index.changing() as connection:
                 old = connection.execute("SELECT id FROM units WHERE exact = ? AND context = ?", keys).fetchone()
                 if old:
-                    connection.execute("UPDATE units SET source = ?, target = ? WHERE id = ?", (source, target, *old))
+                    changes = "UPDATE units SET source = ?, target = ?, changed = ? WHERE id = ?"
+                    connection.execute(changes, (source, target, now, *old))
                 else:
-                    self._append(connection, found, (*keys, None if bare == plain(source) else key_of(bare)), source, target)
+                    row = *keys, None if bare == asked else key_of(bare), source, target, now
+                    self._append(connection, found, row)
         except sqlite3.Error as error:
-            raise UserError(f"{self.added.path}: nothing could be added ({error}). Is it a memory's, and its disk full?") from error
-        if self.parts[0][0] is not self.added:
-            self.parts = [(self.added, str(self.files[0])), *self.parts]
+            raise UserError(f"{index.path}: nothing can be added to it ({error}). Move it away, or mend it.") from error
+        if self.added not in self.parts:
+            self.parts = [self.added, *self.parts]
 
     @staticmethod
-    def _append(connection: sqlite3.Connection, found: list[str], keys: tuple[Any, ...], *texts: str) -> None:
+    def _append(connection: sqlite3.Connection, found: list[str], row: tuple[Any, ...]) -> None:
         lengths = connection.execute("SELECT value FROM about WHERE name = 'lengths'").fetchone()
         lengths = (lengths[0] if lengths else b"") + bytes([min(255, len(found))])
         connection.execute("INSERT OR REPLACE INTO about VALUES ('lengths', ?)", (lengths,))
-        connection.execute("INSERT INTO units VALUES (?, ?, ?, ?, ?, ?, '', '')", (len(lengths), *keys, *texts))
+        connection.execute("INSERT INTO units VALUES (?, ?, ?, ?, ?, ?, ?, 'added')", (len(lengths), *row))
         hashes, number = np.array(_Words()(found), np.uint32), np.uint32(len(lengths)).tobytes()
         for feature in (_features(hashes, np.zeros(len(hashes), np.uint32)) >> np.uint64(32)).tolist():
             key = feature * _BLOCKS
@@ -360,16 +361,16 @@ class TranslationMemory:
 
         before, after: the text's neighbours, by which a context match is told.
         """
-        asked = plain(text)
-        if not asked:
+        self.between(None, None)
+        if not (asked := plain(text)):
             return []
         context, found, matches, seen = context_of(before, after), words(asked), list[Match](), set[str]()
         bare = skeleton(asked)
-        for part, file in self.parts:
+        for part in self.parts:
             same = part.rows("exact = ?", (key_of(asked),))
             if bare != asked:
                 same += part.rows("skeleton = ?", (key_of(bare),), 20)
-            for row in [*sorted(same, key=lambda row: row[2] != context), *part.near(found)]:
+            for row in [*sorted(same, key=lambda row: row[2] != context), *part.near(found)]:  # a context match first
                 if (source := plain(row[0])) in seen:
                     continue
                 seen.add(source)
@@ -383,5 +384,5 @@ class TranslationMemory:
                     percent = min(99, math.floor(100 * near + 1e-9))
                     percent = EXACT if done and skeleton(source) == bare else percent
                 if percent >= least:
-                    matches.append(Match(percent, text, source, row[1], file, row[4]))
+                    matches.append(Match(percent, text, source, row[1], row[4]))
         return list(best(matches, most))

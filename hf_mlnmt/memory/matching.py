@@ -2,8 +2,8 @@
 
 A match's percentage is the similarity of the words of two sources, 100 x (1 - edits / words of the longer one), as
 tools for translators count it: an edit inserts, deletes or replaces a word or a sign, capitals count like small
-letters. 100 is the same text, or one that differs in numbers and placeholders alone, which are put into the translation;
-101 is the same text between the same neighbours; all else is 99 at most.
+letters. 100 is the same text, or one that differs in numbers and placeholders alone, which are put into the
+translation; 101 is the same text between the same neighbours; all else is 99 at most.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ _PARTS = re.compile("|".join(f"(?P<{kind}>{PATTERNS[kind]})" for kind in _KINDS)
 
 class Match(NamedTuple):
     """A unit of a memory that is like a text. `text`: its translation, in which parts of the text are put, and `HOLE`
-    where the match has others; `file` and `place` say where it stands."""
+    where the match has others; `place` says where it stands."""
 
     percent: int
     text: str
     source: str
     target: str
-    file: str = ""
     place: str = ""
 
     @property
@@ -142,9 +141,7 @@ class Bands:
 
     def to_dict(self) -> dict[str, dict[str, int]]:
         """Returns {band: {"segments", "words"}} of all bands, for JSON."""
-        return {
-            name: {"segments": self.segments[least], "words": self.words[least]} for least, name in BANDS.items()
-        }
+        return {name: {"segments": self.segments[least], "words": self.words[least]} for least, name in BANDS.items()}
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Returns the rows of a table: band, segments, words and their share, and the sum."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hf_mlnmt.data.directions import Direction
     from hf_mlnmt.generation.constraints.lexical_constraints import Asked
     from hf_mlnmt.generation.constraints.linked import KeptPart
+    from hf_mlnmt.memory.steering import Pieces
 
 logger = logging.getLogger(__name__)
 
@@ -157,18 +158,22 @@ class EncodedPiece(NamedTuple):
     kept: tuple[KeptPart, ...] = ()
     pieces: int = 1  # that the text is cut into
     begins: Asked | None = None  # in the place of a target_prefix
+    known: str | None = None  # the translation that a memory has, which is taken as it is
+    steering: Pieces = ()  # of similar texts' translations (memory/steering.py)
 
 
 class CutText(NamedTuple):
-    """A text in the pieces that are translated alone; `inputs`: those that have something to translate."""
+    """A text in the pieces that are translated alone; `inputs`: those that have something to translate; `origin`: what
+    a memory had of it, None without a memory."""
 
     line: int
     pieces: list[TextPiece]
     inputs: list[EncodedPiece]
+    origin: str | None = None
 
     def on_line(self, line: int) -> CutText:
         """Returns the same text as line `line`."""
-        return CutText(line, self.pieces, [piece._replace(line=line) for piece in self.inputs])
+        return self._replace(line=line, inputs=[piece._replace(line=line) for piece in self.inputs])
 
 
 class TextEncoder:
