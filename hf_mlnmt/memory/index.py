@@ -20,11 +20,11 @@ import math
 import os
 import sqlite3
 import threading
-import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Self
@@ -37,10 +37,22 @@ from hf_mlnmt.common.files import atomic_path, cache_folder, explained, file_nam
 from hf_mlnmt.common.languages import language_tag
 from hf_mlnmt.common.made_from import Origin
 from hf_mlnmt.data.bilingual import UnitReport, read_units
-from hf_mlnmt.memory.matching import CONTEXT, EXACT, LEAST, Match, best, fitted, plain, skeleton, words
+from hf_mlnmt.memory.lexicon import Lexicon, Sample
+from hf_mlnmt.memory.matching import (
+    CONTEXT,
+    EXACT,
+    LEAST,
+    Match,
+    best,
+    fitted,
+    hashes_of,
+    plain,
+    skeleton,
+    words,
+)
 
 log = logging.getLogger(__name__)
-VERSION = 1
+VERSION = 2
 _FEATURES = 1 << 20  # of words, and as many of pairs
 _BLOCKS = 1 << 12  # of a feature's postings: a key is feature * _BLOCKS + block
 _AT_ONCE = 3 << 20  # words whose features are sorted together: 48 MiB
@@ -84,23 +96,6 @@ def _features(hashes: np.ndarray, units: np.ndarray) -> np.ndarray:
     new = np.ones(len(found), bool)
     np.not_equal(found[1:], found[:-1], out=new[1:])
     return found[new]
-
-
-class _Words:
-    """The words of units that are written together, hashed; what was hashed before is remembered."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, int] = {}
-
-    def __call__(self, found: Sequence[str]) -> list[int]:
-        known = self.known
-        for word in found:
-            if word not in known:
-                if len(known) > 200_000:
-                    known.clear()
-                    return self(found)
-                known[word] = zlib.crc32(word.encode())
-        return [known[word] for word in found]
 
 
 class Index:
@@ -154,7 +149,7 @@ class Index:
             self._own.number, self._own.marks = number, np.zeros(number + 1, np.int32)
             self._own.scores = np.zeros(number + 1, np.float32)
             self._own.lengths = np.frombuffer(b"\0" + self.about("lengths"), np.uint8).astype(np.float32)
-        hashes = np.array(_Words()(found), np.uint32)
+        hashes = hashes_of(found)
         blocks: list[tuple[int, list[int]]] = []
         for feature in (_features(hashes, np.zeros(len(hashes), np.uint32)) >> np.uint64(32)).tolist():
             asked = "SELECT key, length(units) / 4 FROM postings WHERE key BETWEEN ? AND ?"
@@ -188,8 +183,8 @@ class Index:
 
 def _write(connection: sqlite3.Connection, units: Iterable[Any]) -> int:
     """Writes the units of a file; returns how many stand there again with another target."""
-    hashed, all_words, numbers, lengths = _Words(), array("I"), array("I"), bytearray()
-    block = again = 0
+    all_words, numbers, lengths = array("I"), array("I"), bytearray()
+    block, again, sample = 0, 0, Sample()
 
     def flush() -> None:
         nonlocal block
@@ -216,15 +211,17 @@ def _write(connection: sqlite3.Connection, units: Iterable[Any]) -> int:
                 connection.execute(changes, (*new, old[0]))
             continue
         bare, found = skeleton(source), words(source)
+        sample.add(source, unit.target)
         lengths.append(min(255, len(found)))
         row = (len(lengths), *keys, None if bare == source else key_of(bare), *new)
         connection.execute("INSERT INTO units VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-        all_words.extend(hashed(found))
+        all_words.frombytes(hashes_of(found).tobytes())
         numbers.extend([len(lengths)] * len(found))
         if len(all_words) > _AT_ONCE:
             flush()
     flush()
-    connection.execute("INSERT INTO about VALUES ('lengths', ?)", (bytes(lengths),))
+    noted = ("lengths", bytes(lengths)), ("lexicon", Lexicon.of(sample.units).write())
+    connection.executemany("INSERT INTO about VALUES (?, ?)", noted)
     return again
 
 
@@ -347,7 +344,7 @@ class TranslationMemory:
         lengths = (lengths[0] if lengths else b"") + bytes([min(255, len(found))])
         connection.execute("INSERT OR REPLACE INTO about VALUES ('lengths', ?)", (lengths,))
         connection.execute("INSERT INTO units VALUES (?, ?, ?, ?, ?, ?, ?, 'added')", (len(lengths), *row))
-        hashes, number = np.array(_Words()(found), np.uint32), np.uint32(len(lengths)).tobytes()
+        hashes, number = hashes_of(found), np.uint32(len(lengths)).tobytes()
         for feature in (_features(hashes, np.zeros(len(hashes), np.uint32)) >> np.uint64(32)).tolist():
             key = feature * _BLOCKS
             before = connection.execute("SELECT units FROM postings WHERE key = ?", (key,)).fetchone()
@@ -385,4 +382,16 @@ class TranslationMemory:
                     percent = EXACT if done and skeleton(source) == bare else percent
                 if percent >= least:
                     matches.append(Match(percent, text, source, row[1], row[4]))
-        return list(best(matches, most))
+        found_best = best(matches, most)
+        return [
+            match
+            if match.percent >= EXACT
+            else match._replace(text=self.lexicon.fitting(found, match.source, match.text))
+            for match in found_best
+        ]
+
+    @cached_property
+    def lexicon(self) -> Lexicon:
+        """Returns which words go together in the largest of the files."""
+        found = [part.about("lexicon") for part in self.parts if part.fixed]
+        return Lexicon.read(max(found, key=len))

@@ -1,12 +1,12 @@
 """A search that is steered by the translations of similar texts: their n-grams of 1 to 4 subwords are rewarded.
 
-A token gets similarity x weight added to its log-probability for each n-gram of a translation that it completes,
-of several matches the best one's. Where a hypothesis stands follows from its last three tokens: they are looked up in
-one sorted table of all beginnings of n-grams, for all rows at once, and the tokens behind them lie in rows of equal
-length. So a step is some ten operations on tensors, in every loop that takes logits processors, beams in any order.
+A token gets reward x weight added to its log-probability for each n-gram of a translation that it completes, of several
+matches the best one's. Where a hypothesis stands follows from its last three tokens: they are looked up in one sorted
+table of all beginnings of n-grams, for all rows at once, and the tokens behind them lie in rows of equal length. So a
+step is some twenty operations on tensors, in every loop that takes logits processors, beams in any order.
 
-Reference: Zhang et al. 2018, "Guiding Neural Machine Translation with Retrieved Translation Pieces"; here without an
-aligner, so all n-grams count, but those of numbers and placeholders that the text has not.
+Reference: Zhang et al. 2018, "Guiding Neural Machine Translation with Retrieved Translation Pieces"; here the words of
+the match's translation that stand for other words of the source are taken out before (lexicon.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from transformers import LogitsProcessor
 
 LONGEST = 4  # subwords of an n-gram
 _NONE = np.iinfo(np.int64).max  # the last key, which no hypothesis has
-Pieces = Sequence[tuple[Sequence[int], float]]  # tokens that follow each other in a match's translation, its similarity
+Pieces = Sequence[
+    tuple[Sequence[int], float]
+]  # tokens that follow each other in a match's translation, and their reward
 
 
 class Steering(LogitsProcessor):
@@ -34,9 +36,7 @@ class Steering(LogitsProcessor):
     """
 
     def __init__(self, sentences: Sequence[Pieces], weight: float, ends: Sequence[int] = ()) -> None:
-        flat = [
-            (row, ids, similarity) for row, pieces in enumerate(sentences) for ids, similarity in pieces if len(ids)
-        ]
+        flat = [(row, ids, reward) for row, pieces in enumerate(sentences) for ids, reward in pieces if len(ids)]
         lengths = np.array([len(ids) for _, ids, _ in flat], np.int64)
         tokens = np.array([token for _, ids, _ in flat for token in ids], np.int64)
         row_of, rewards = (np.repeat(np.array([one[k] for one in flat], t), lengths) for k, t in ((0, int), (2, float)))

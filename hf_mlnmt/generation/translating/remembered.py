@@ -57,7 +57,7 @@ class Remembered:
         for text, some in found:
             for place, (piece, each) in enumerate(zip(text.inputs, some)):
                 if piece.known is None:
-                    rewarded = [(ids, match.percent / 100) for match in each for ids in steering[match.text]]
+                    rewarded = [(ids, match.reward) for match in each for ids in steering[match.text]]
                     text.inputs[place] = piece._replace(steering=rewarded)
         return [text for text, _ in found]
 
