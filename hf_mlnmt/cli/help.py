@@ -16,7 +16,16 @@ LONG = {SEARCH, SAMPLING, SPEED, "Limits", "Method", "Text and pairs", "What is 
 EVERYDAY = frozenset({"--beams", "--length-penalty", "--terms", "--keep", "--device", "--batch-tokens"})
 RARE = {"--alternatives", "--below", "--mark", "--leave", "--fuzzy", "--alignments"}
 RARE |= {"--confidence", "--prefix", "--trust-remote-code", "--tokenize", "--protocol"}
-RARE |= {"--methods", "--requeue-code", "--progress", "--matrix", "--bootstrap", "--test-set"}
+RARE |= {
+    "--bad-lines",
+    "--keep-accelerators",
+    "--methods",
+    "--requeue-code",
+    "--progress",
+    "--matrix",
+    "--bootstrap",
+    "--test-set",
+}
 RARE |= {"--name", "--language", "--scores", "--one-based"}
 
 
@@ -28,15 +37,19 @@ class Verb(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses the command line: `--text a b` is `--text a --text b`; an empty argument, which would be no option, or
-        the folder here, is refused."""
+        the folder here, is refused. A file of both languages is named once: `--pair a.tmx` is `--pair a.tmx a.tmx`."""
         several = {name for each in self.params if getattr(each, "multiple", False) for name in each.opts} & SEVERAL
+        both = {name for each in self.params if each.metavar == "SOURCE TARGET" for name in each.opts}
         words: list[str] = []
         for before, value in zip(["", *args], args, strict=False):
             if not value or re.fullmatch(r"--[\w-]+=", value):
                 name = value.rstrip("=") or (before if before.startswith("-") else "an argument")
                 raise UserError(f"{name}: is empty, as is a variable of the shell that is not set. Give it a value.")
+            alone = len(words) > 1 and words[-2] in both and value.startswith("-")
+            words += words[-1:] if alone else []
             following = len(words) > 1 and words[-2] in several and not value.startswith("-")
             words += [words[-2], value] if following else [value]
+        words += words[-1:] if len(words) > 1 and words[-2] in both else []
         return super().parse_args(ctx, words)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

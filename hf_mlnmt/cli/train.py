@@ -4,6 +4,7 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import typer
 
@@ -21,10 +22,18 @@ def train(
         None, "A setup such as multi30k-ende, a folder like it, or a YAML file.", metavar="RECIPE", show_default=False
     ),
     pair: tuple[str, str] | None = _of_pair(
-        None, "Two files, line by line: a recipe is chosen for them.", metavar="SOURCE TARGET"
+        None,
+        "Two files, line by line, or one of both languages (.tmx, .zip...): a recipe is chosen.",
+        metavar="SOURCE TARGET",
     ),
     from_: str | None = _of_pair(None, "Code of the source language; unless told, train.en says en.", "--from"),
     to: str | None = _of_pair(None, "Code of the target language; the same."),
+    bad_lines: Literal["error", "drop"] = _of_pair(
+        "error", "What is done at broken lines of --pair: stop, or drop them with their partners.", "--bad-lines"
+    ),
+    keep_accelerators: bool = _of_pair(
+        False, "Signs of keys (&File, _Open) stay in the text of .po and .mo.", "--keep-accelerators"
+    ),
     dev: tuple[str, str] | None = _of_pair(None, "Development set; else some pairs.", metavar="SOURCE TARGET"),
     test: list[str] | None = _of_pair(None, "A test set. Give it again for more.", metavar="SOURCE TARGET"),
     text: str | None = _of_pair(
@@ -69,6 +78,7 @@ def train(
 
         hf-mlnmt train --pair train.en train.de --test test.en test.de
         hf-mlnmt train --pair mine.en mine.de --init-from published/en-de
+        hf-mlnmt train --pair memory.tmx --from en --to de
         hf-mlnmt train --student student-tiny --teacher MODEL --pair train.en train.de --text news.en
         hf-mlnmt train multi30k-ende --system m-10 --data DIR --dry-run
         hf-mlnmt train french.yaml --data DIR --set model.add_to=runs/bridge/average -o runs/bridge-fr
@@ -78,6 +88,7 @@ def train(
     named = recipe or []
     if pair is None:
         of_pair = {"--from": from_, "--to": to, "--dev": dev, "--test": test, "--text": text, "--init-from": init_from}
+        of_pair |= {"--bad-lines": bad_lines != "error", "--keep-accelerators": keep_accelerators}
         of_pair |= {"--student": student, "--teacher": teacher, "--reverse": reverse}
         options.refuse(of_pair, "is of --pair; a recipe says it with its keys (languages, data, rounds, init_from).")
         if len(named) != 1:
@@ -115,7 +126,9 @@ def train(
                 # An option of two values cannot be repeated in typer: the second ones stand among the arguments.
                 tests = tuple(zip(test or [], named, strict=True))
                 asked = TwoFiles(
-                    pair, from_, to, dev, tests, text, system, init_from, student, tuple(teacher or ()), reverse
+                    *(pair, from_, to, dev, tests, text, system, init_from, student, tuple(teacher or ()), reverse),
+                    bad_lines,
+                    keep_accelerators,
                 )
                 train_pair(asked, data, output, set_ or [], seed, dry_run, console, watcher, check)
             else:

@@ -29,7 +29,7 @@ def translate(
         None, "text: the files are lines of text, whatever their names say. Default: as they say.", "--format"
     ),
     output: Path | None = _of_output(
-        None, "Write here, packed as the name says; default: to stdout.", "--output", "-o"
+        None, "Write here, packed as the name says, as a memory in .tmx; default: to stdout.", "--output", "-o"
     ),
     jsonl: bool = _of_output(False, "A JSON object a line: source, translation, alignment, n_best.", "--jsonl"),
     scores: bool = _of_output(False, "With --jsonl: score, log probability and length.", "--scores"),
@@ -100,12 +100,14 @@ def translate(
 
     from hf_mlnmt import documents
     from hf_mlnmt.cli.terminal import Progress
-    from hf_mlnmt.common.languages import check_files
+    from hf_mlnmt.common.languages import check_files, direction_of, language_tag
     from hf_mlnmt.common.made_from import identity_of_model
-    from hf_mlnmt.data.formats import check_output
+    from hf_mlnmt.common.model_folder import fetch_small_files
+    from hf_mlnmt.data.formats import Form, check_output, format_of
     from hf_mlnmt.generation import TranslationPipeline
 
-    document, texts = None, None
+    decoding, document, texts = decoding.with_languages_of(model), None, None
+    memory: str | None = None
     if named := None if format else next(filter(documents.is_document, inputs), None):
         lists: dict[str, Any] = {"--n-best": decoding.num_return_sequences, "--alignments": decoding.alignments}
         lists |= {"--jsonl": jsonl, "--shard": shard, "a file of lines": files_of, "--below": below is not None}
@@ -119,14 +121,20 @@ def translate(
             raise UserError(f"{named}: is nothing that a terminal shows: give its translation a name, -o FILE.")
     else:
         options.refuse({"--fuzzy": fuzzy}, "is of documents. Leave it out.")
-        if output is not None:
+        if output is not None and format_of(output) == ".tmx":
+            lists = {"--n-best": decoding.num_return_sequences, "--alignments": decoding.alignments, "--jsonl": jsonl}
+            options.refuse(lists, f"{output} has a translation of each text and no more. Leave it out.")
+            codes = zip(decoding.told, direction_of(fetch_small_files(model)) or (None, None))
+            memory = " ".join(language_tag(told or own or "und") for told, own in codes)
+        elif output is not None:
             check_output(output, *inputs)
-        texts = TextFiles(inputs, decoding, files_of, window, part, "any" if format else "lines")
+        form: Form = "any" if format else "column" if memory else "lines"
+        texts = TextFiles(inputs, decoding, files_of, window, part, form)
     check_files(model, inputs, list(files_of.values()), decoding.told)
     options.use_machine(threads)
     how: dict[str, Any] = {"revision": revision} if revision else {}
     pipeline = TranslationPipeline.from_pretrained(model, device=device, dtype=dtype, **how)
-    style = Style(jsonl, scores, below, mark)
+    style = Style(jsonl, scores, below, mark, memory)
     about = None
     if texts and texts.texts and output is not None:
         about = texts.made_from(identity_of_model(model, **how), style, dtype=dtype)

@@ -24,11 +24,10 @@ from functools import lru_cache
 from itertools import chain, pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from hf_mlnmt.common.errors import UserError, naming
 from hf_mlnmt.common.languages import language_in, same_language
-from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.data.formats import UNTRANSLATED, format_of
 from hf_mlnmt.data.lines import OF_MACOS, REMEDY, open_text, problem_in, reason_of
 from hf_mlnmt.data.placeholders import NO_LINES, forms_of, placeholders, without_key
@@ -37,8 +36,10 @@ from hf_mlnmt.data.tables import read_table, side_by_side
 Place = Any  # a Path, a zipfile.Path inside of an archive, or two of them: a text of each language
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 _SPACES = re.compile("[ \t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
+_ODD_SPACES = re.compile("[\t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]|  ")
 _CODES = {"bpt", "ept", "it", "ph", "ut", "x", "bx", "ex", "sc", "ec", "cp", "sm", "em"}  # inline, no text of a segment
 _DATE = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)T(\d\d):?(\d\d):?(\d\d)")
+_PO_LINE = re.compile(r'\s*(?:#.*|(?:(?:msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)\s*)?"(?:[^"\\]|\\.)*+"\s*)?')
 _FORBIDDEN = re.compile("deprecated|superseded|forbidden|prohibited", re.IGNORECASE)
 _SHOWN = 12  # languages that are named
 # States of XLIFF, Trados (conf), memoQ (mq:status) and Phrase (m:confirmed), in small letters; others are unconfirmed.
@@ -91,7 +92,8 @@ class UnitReport:
         return said + "".join(f". {note}: {count:,}" for note, count in self.notes.items()) + "."
 
     def leave_out(self, why: str, *texts: str) -> None:
-        """Counts a unit that is left out."""
+        """Counts a unit that is read and left out."""
+        self.read += 1
         self.left_out[why] += 1
         self.dropped(why, *texts)
 
@@ -157,7 +159,6 @@ def read_units(
 
 def _units(found: _Found, before: str | None, after: str | None, how: _How) -> Iterator[Unit]:
     """Yields the units of what a reader found, and counts it."""
-    how.report.read += 1
     own, targets = _clean(found.source), list(filter(None, map(_clean, found.targets)))
     why = found.why or ("empty source" if not own else "empty target" if not targets else None)
     if not why and (problem := next(filter(None, map(problem_in, (own, *targets))), None)):
@@ -167,6 +168,7 @@ def _units(found: _Found, before: str | None, after: str | None, how: _How) -> I
     if why:
         how.report.leave_out(why, own, *targets[:1])
         return
+    how.report.read += 1
     how.report.kept += 1
     how.report.states[found.state] += 1
     beside = (None, None) if found.apart else (before, after or None)
@@ -176,16 +178,11 @@ def _units(found: _Found, before: str | None, after: str | None, how: _How) -> I
         yield from _units(each, None, None, how)
 
 
-def read_terms(path: Path, source: str, target: str) -> dict[str, tuple[list[str], list[str]]]:
-    """Returns {term: its translations, those that are forbidden} of a file. Raises: UserError as `read_units`."""
-    terms: dict[str, tuple[list[str], list[str]]] = {}
-    report = UnitReport()
+def found_in(path: Path, source: str, target: str, report: UnitReport) -> Iterator[_Found]:
+    """Yields what a reader finds in a file, forbidden terms too, white space as single spaces."""
     for found in BILINGUAL[format_of(path)](path, _How(source, target, report)):
-        if (own := _clean(found.source)) and found.why in (None, "forbidden"):
-            terms.setdefault(own, ([], []))[found.why is not None].extend(map(_clean, found.targets))
-    if not terms:
-        raise UserError(f"{path}: no term of {source} and {target}; it has {_listed(report.languages) or 'none'}.")
-    return terms
+        if own := _clean(found.source):
+            yield found._replace(source=own, targets=[*map(_clean, found.targets)])
 
 
 def bilingual_files(path: Path, source: str, target: str) -> list[Place]:
@@ -224,7 +221,7 @@ def bilingual_files(path: Path, source: str, target: str) -> list[Place]:
 
 
 def _clean(text: str) -> str:
-    return _SPACES.sub(" ", text).strip(" ")
+    return (_SPACES.sub(" ", text) if _ODD_SPACES.search(text) else text).strip(" ")
 
 
 @lru_cache(maxsize=1000)
@@ -294,17 +291,16 @@ def _name(element: Any) -> str:
 
 def _text(element: Any, subs: list[Any]) -> str:
     """Returns the text of a segment without its codes; `subs` gets the texts of their own inside of these."""
-    pieces = [element.text or ""]
+    text = element.text or ""
     for child in element:
         name, tail = _name(child), child.tail or ""
         if name in _CODES:
             subs += child.iterchildren("{*}sub")
-            parted = name in ("ph", "x") and pieces[-1][-1:].isalnum() and tail[:1].isalnum()
-            pieces.append(" " * parted)
+            text += " " * (name in ("ph", "x") and text[-1:].isalnum() and tail[:1].isalnum())
         elif name:
-            pieces.append(_text(child, subs))
-        pieces.append(tail)
-    return "".join(pieces)
+            text += _text(child, subs)
+        text += tail
+    return text
 
 
 def _segment(source: Any, targets: Sequence[Any], how: _How, place: str, **about: Any) -> _Found:
@@ -333,7 +329,7 @@ def _read_tmx(path: Place, how: _How) -> Iterator[_Found]:
             number += 1
             variants: dict[str, list[Any]] = {}
             for variant in element.iterchildren("{*}tuv"):
-                if (segment := variant.find("{*}seg")) is not None:
+                if (segment := next(variant.iterchildren("{*}seg"), None)) is not None:
                     variants.setdefault(variant.get(_LANG) or variant.get("lang") or "", []).append(segment)
             how.report.languages.update([*variants])
             place, codes = f"{path}, unit {number}", tuple(variants)
@@ -433,6 +429,9 @@ def _read_po(path: Place, how: _How) -> Iterator[_Found]:
         text = content if compiled else NO_LINES.sub(" ", content.decode(encoding).removeprefix("\ufeff")) + "\n"
         read = polib.mofile if compiled else polib.pofile
         entries = read(text, encoding=encoding, check_for_duplicates=False)
+        for number, line in enumerate([] if compiled else text.split("\n"), 1):
+            if not _PO_LINE.fullmatch(line):  # polib passes over a string that does not end
+                raise ValueError(f"(line {number})")
     except Exception as error:  # polib raises many kinds for what is damaged
         line = re.search(r"\(line (\d+)\)", str(error))
         where, said = (f"{path}, line {line[1]}", "") if line else (f"{path}", f" ({error})")
@@ -466,22 +465,20 @@ def _read_po(path: Place, how: _How) -> Iterator[_Found]:
 
 
 def _read_lines(paths: Place, how: _How) -> Iterator[_Found]:
-    return _rows(side_by_side(paths, how.drop, dropped := FilterReport()), str(paths[0]), how, dropped)
+    return _rows(side_by_side(paths, how.drop, cast(Any, SimpleNamespace(drop=how.report.leave_out))), paths[0], how)
 
 
 def _read_table(path: Place, how: _How) -> Iterator[_Found]:
     spec = SimpleNamespace(columns=None, quoting=None, bad_lines="drop" if how.drop else "error")
     spec.languages = {"source": how.source, "target": how.target}
-    rows = read_table(spec, path, dropped := FilterReport())
-    return (each._replace(apart=True) for each in _rows(rows, str(path), how, dropped))
+    rows = read_table(spec, path, cast(Any, SimpleNamespace(drop=how.report.leave_out)))
+    return (each._replace(apart=True) for each in _rows(rows, path, how))
 
 
-def _rows(rows: Iterator[Any], where: str, how: _How, dropped: FilterReport) -> Iterator[_Found]:
+def _rows(rows: Iterator[Any], where: Place, how: _How) -> Iterator[_Found]:
     for number, (own, other) in enumerate(rows, 1):
         how.report.languages.update((how.source, how.target))
         yield _Found(own, [other], f"{where}, pair {number}")
-    how.report.read += dropped.dropped.total()
-    how.report.left_out.update(dropped.dropped)
 
 
 Reader = Callable[[Place, _How], Iterator[_Found]]

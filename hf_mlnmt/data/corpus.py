@@ -1,4 +1,5 @@
-"""Parallel corpora as streams of text pairs: text, tsv, csv, jsonl, JSON, parquet, data sets (Hub or folder).
+"""Parallel corpora as streams of text pairs: text, tsv, csv, jsonl, JSON, parquet, data sets (Hub or folder), and what
+translators have (bilingual.py).
 
 Text may be packed (lines.py). The first row of a tsv or csv file may be a header that names the sides, or a pair of
 sentences already. Every row has as many cells as the first one; a blank line is none, and is counted.
@@ -20,12 +21,13 @@ from typing import Annotated, Any, Literal, cast
 
 from annotated_types import MinLen
 
-from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.errors import UserError, say_once
 from hf_mlnmt.common.files import Form, misfit, read_json
 from hf_mlnmt.common.keys import Range, Section, key
 from hf_mlnmt.common.languages import check_language, language_in, pair_of_name, same_language
 from hf_mlnmt.common.made_from import sha256
 from hf_mlnmt.common.model_folder import first_line
+from hf_mlnmt.data.bilingual import BILINGUAL, UnitReport, read_units
 from hf_mlnmt.data.filters import FilterReport, Pair
 from hf_mlnmt.data.formats import format_of
 from hf_mlnmt.data.lines import (
@@ -174,8 +176,9 @@ class CorpusSpec(Section):
     )
     path: str | None = key(
         None,
-        "One file of pairs: .tsv, .csv, .jsonl, .json (lines or an array, which is read as a whole) or .parquet; text "
-        "may be packed as gz, bz2, xz, zst or a zip of one file, also in files.",
+        "One file of pairs: .tsv, .csv, .jsonl, .json (lines or an array, which is read as a whole) or .parquet; a "
+        "memory, catalogue or glossary (.tmx, .xliff, .po, .mo, .tbx), or a folder or zip of such. Text may be packed "
+        "as gz, bz2, xz, zst or a zip of one file, also in files.",
     )
     dataset: str | None = key(
         None, "A name on the Hub, or a folder that `save_to_disk` wrote or that `load_dataset` knows."
@@ -200,6 +203,9 @@ class CorpusSpec(Section):
         "error",
         "At invalid UTF-8, control characters, overlong lines, rows of another width, null and broken JSON: stop, or "
         "drop the pair and count it.",
+    )
+    keep_accelerators: bool = key(
+        False, "Of .po and .mo: the signs before the letters of keys, as in &File and _Open, stay in the text."
     )
     synthetic: str | None = key(None, "A folder that back-translation wrote; its files are compared with its manifest.")
     reverse: bool = key(
@@ -256,9 +262,8 @@ class CorpusSpec(Section):
     def reading(self) -> tuple[Any, ...]:
         """Returns all that decides how the text is read, but for the files themselves."""
         usual = (self.dataset, self.config, self.split, self.columns, self.languages, self.bad_lines)
-        return usual + tuple(
-            (name, value) for name in ("reverse", "limit", "tag", "quoting") if (value := getattr(self, name))
-        )
+        others = ("reverse", "limit", "tag", "quoting", "keep_accelerators")
+        return usual + tuple((name, value) for name in others if (value := getattr(self, name)))
 
     @property
     def is_two_files(self) -> bool:
@@ -270,7 +275,9 @@ class CorpusSpec(Section):
         if self.synthetic:
             return [find_synthetic(self.synthetic, root) / name for name in FILES.values()]
         names = self.files.values() if self.files else [self.path] if self.path else []
-        return [Path(root) / name for name in names]
+        paths = [Path(root) / name for name in names]
+        folder = [file for path in paths if path.is_dir() for file in sorted(path.rglob("*")) if file.is_file()]
+        return folder or paths
 
 
 def read_pairs(
@@ -295,9 +302,28 @@ def read_pairs(
         return _records(rows, spec, f"{spec}, record", report, skip)
     assert spec.path
     path = Path(root) / spec.path
+    if is_of_units(path):
+        return _read_units(spec, path, report)
     if format_of(path) not in FORMATS:
-        raise UserError(f"{path}: expected {', '.join(FORMATS)}, also packed; for two text files use 'files'.")
+        known = ", ".join(dict.fromkeys([*FORMATS, *BILINGUAL]))
+        raise UserError(f"{path}: expected {known}, also packed, a folder or a zip; for two text files use 'files'.")
     return FORMATS[format_of(path)](spec, path, report)
+
+
+def is_of_units(path: Path) -> bool:
+    """Returns whether a file of pairs is read by bilingual.py: a memory, a catalogue, a glossary, a folder or a zip."""
+    return format_of(path) not in FORMATS and (
+        format_of(path) in BILINGUAL or path.is_dir() or path.suffix.lower() == ".zip"
+    )
+
+
+def _read_units(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:
+    codes, units = spec.languages, UnitReport(dropped=report.drop)
+    if codes is None:
+        raise UserError(f"{path}: which languages? Say languages: {{source: en, target: de}}.")
+    asked = codes["source"], codes["target"], units, spec.keep_accelerators, spec.bad_lines == "drop"
+    yield from (unit[:2] for unit in read_units(path, *asked))
+    say_once(f"{path}: {units}")
 
 
 class _Problem(str):
@@ -417,7 +443,7 @@ def size_of(spec: Any, root: str | Path, read: bool = False) -> int | None:
         from pyarrow import parquet
 
         number = parquet.read_metadata(Path(root) / spec.path).num_rows
-    elif read and suffix != ".json":
+    elif read and suffix != ".json" and not (spec.path and is_of_units(Path(root) / spec.path)):
         number = count_text(spec.local_files(root)[0]).lines
     return number if spec.limit is None or number is None else min(spec.limit, number)
 

@@ -25,6 +25,7 @@ FORM = {
     "columns": [str],
     "report": {"read": int, "kept": int, "dropped": {...: int}},
     "reader": {"read": int, "kept": int, "dropped": {...: int}},
+    "first?": {...: {...: [[str]]}},  # dropped pairs, by reader or filters and by reasons
     "shards": {...: {"items": int, "size": int, "crc": int, "time": int, "hashes": int}},
 }
 

@@ -34,7 +34,7 @@ from hf_mlnmt.common.made_from import Origin
 from hf_mlnmt.common.memory import cores
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs, size_of
 from hf_mlnmt.data.encoded import FORM, META, Encoded
-from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter, Seen
+from hf_mlnmt.data.filters import DROPPED, FilterReport, Pair, PairFilter, Seen, sides_of
 from hf_mlnmt.data.formats import format_of
 from hf_mlnmt.data.placeholders import with_placeholders
 from hf_mlnmt.data.processing import EncodedChunk, Encoder, in_processes
@@ -80,6 +80,7 @@ class _Growing:
                     raise ValueError(f"{path.name} is damaged")
                 self.seen.add(np.load(path))
             self.meta, self.report = there | origin.record(), FilterReport.from_dict(there["report"])
+            self.report.first = there.get("first", {}).get("report", {})
 
     def add_shard(self, chunks: Sequence[Any], encoded: Iterable[EncodedChunk], hear: Callable[[int], Any]) -> None:
         """Writes of chunks what the filter let pass and is neither there already nor too long."""
@@ -91,14 +92,14 @@ class _Growing:
             hashes.append(made.hashes)
             longest = np.max([lengths for _, lengths in made.sides], 0)
             fits = np.ones_like(new) if self.max_length is None else longest <= self.max_length
-            self.report.dropped["duplicate"] += int((~new).sum())
-            self.report.dropped[f"longer than {self.max_length} subwords"] += int((new & ~fits).sum())
+            for reason, gone in (("duplicate", ~new), (f"longer than {self.max_length} subwords", new & ~fits)):
+                for number in np.flatnonzero(gone):
+                    self.report.drop(reason, *sides_of(chunk[made.passed[number]]))
             stays = new & fits
             kept.append([(ids[np.repeat(stays, lengths)], lengths[stays]) for ids, lengths in made.sides])
             self.report.kept += int(stays.sum())
             self.meta["read"] += len(chunk)
             hear(self.meta["read"])
-        self.report.dropped = +self.report.dropped  # without zeros
         name = f"{len(self.meta['shards']):05}.arrow"
         np.save(path := self.part / f"{name}.hashes.npy", np.concatenate(hashes))
         self.meta["shards"][name] = {**self._write(self.part / name, kept), "hashes": size_and_crc(path)[1]}
@@ -124,6 +125,7 @@ class _Growing:
     def note(self, reader: FilterReport) -> None:
         """Writes what is done; a start that comes after a kill goes on from here. `reader` counts what was not read."""
         self.meta |= {"report": self.report.to_dict(), "reader": reader.to_dict()}
+        self.meta["first"] = {"report": self.report.first, "reader": reader.first}
         write_json(self.part / META, self.meta)
 
 
@@ -209,6 +211,7 @@ def _grow(
     ):
         growing = _Growing(part, origin, encoder, ids, max_length)
         reader = FilterReport.from_dict(growing.meta.get("reader", FilterReport().to_dict()))
+        reader.first = growing.meta.get("first", {}).get("reader", {})
         try:
             with in_processes(encoder, processes) as encode:
                 chunks = _chunks(read(growing.meta["read"], reader), lambda: hear(growing.meta["read"]))
@@ -218,6 +221,8 @@ def _grow(
                     growing.note(reader)
             origin.check_unchanged()
             growing.note(reader)
+            reader.add(growing.report)
+            reader.write_dropped(part / DROPPED)
         except BaseException:
             if not (part / META).is_file():
                 shutil.rmtree(part, ignore_errors=True)
@@ -300,6 +305,7 @@ def encode_corpus(
     def read(done: int, report: FilterReport) -> Iterator[Any]:
         if spec.dataset and spec.limit is None:
             return _items(spec, root, report, done + report.dropped.total())
+        report.first.clear()
         report.dropped.clear()  # what was dropped is read, and counted, once more
         return islice(_items(spec, root, report), done, None)
 

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain, compress, islice
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import write_text
 from hf_mlnmt.common.keys import Section, key
 from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.data.words import words
@@ -19,16 +21,18 @@ from hf_mlnmt.data.words import words
 Pair = tuple[str, str]
 Item = TypeVar("Item", Pair, str)
 _EXAMPLE_WIDTH = 60
+DROPPED, MOST_DROPPED, _LONGEST = "dropped.tsv", 100, 500  # pairs of a reason that are shown, characters of a side
 _MOST = 4096  # items that are looked at together
 
 
 @dataclass
 class FilterReport:
-    """Counts of pairs: read, kept, and dropped for each reason, with the first pair of each reason."""
+    """Counts of pairs: read, kept, and dropped for each reason, with the first pairs of each reason."""
 
     kept: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
+    first: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)  # MOST_DROPPED of each reason
 
     @property
     def read(self) -> int:
@@ -40,12 +44,22 @@ class FilterReport:
         if reason not in self.dropped:
             self.examples[reason] = _shorten(" ||| ".join(example))
         self.dropped[reason] += 1
+        if len(some := self.first.setdefault(reason, [])) < MOST_DROPPED:
+            some.append(tuple(text[:_LONGEST] for text in example))
 
     def add(self, other: FilterReport) -> None:
         """Adds the counts of another report, on text that follows this report's."""
         self.kept += other.kept
         self.dropped.update(other.dropped)
         self.examples = {**other.examples, **self.examples}
+        for reason, pairs in other.first.items():
+            some = self.first.setdefault(reason, [])
+            some += pairs[: MOST_DROPPED - len(some)]
+
+    def write_dropped(self, path: Path) -> bool:
+        """Writes the first dropped pairs of each reason, reason, source and target with tabs between them, if any."""
+        lines = ("\t".join(map(_in_a_cell, (reason, *texts))) for reason, some in self.first.items() for texts in some)
+        return bool(self.first) and bool(write_text(path, "".join(f"{line}\n" for line in lines)))
 
     def table(self, unit: str = "pairs") -> Table:
         """Returns the report: counts, shares, the first example of each reason."""
@@ -135,7 +149,7 @@ class PairFilter(Section):
             fresh = seen.add(hashes).tolist() if self.drop_duplicates else [True] * len(kept)
             for item, is_fresh in zip(kept, fresh):
                 if not is_fresh:
-                    report.drop("duplicate", *_sides(item))
+                    report.drop("duplicate", *sides_of(item))
             for item in compress(kept, fresh):
                 report.kept += 1
                 yield item
@@ -144,12 +158,12 @@ class PairFilter(Section):
         """Returns which items pass all rules but that of duplicates, and with that one their hashes, uint64."""
         passed = []
         for number, item in enumerate(items):
-            if reason := self.reason(*_sides(item)):
-                report.drop(reason, *_sides(item))
+            if reason := self.reason(*sides_of(item)):
+                report.drop(reason, *sides_of(item))
             else:
                 passed.append(number)
         hashed = passed if self.drop_duplicates else []
-        return passed, np.frombuffer(b"".join(_hash(_sides(items[number])) for number in hashed), np.uint64)
+        return passed, np.frombuffer(b"".join(_hash(sides_of(items[number])) for number in hashed), np.uint64)
 
     def reason(self, *texts: str) -> str | None:
         """Returns why a pair, or a sentence, goes, or None; duplicates apart."""
@@ -169,7 +183,8 @@ class PairFilter(Section):
         return "target is a copy of the source" if same else None
 
 
-def _sides(item: Item) -> tuple[str, ...]:
+def sides_of(item: Item) -> tuple[str, ...]:
+    """Returns the texts of a pair, or of a sentence."""
     return (item,) if isinstance(item, str) else item
 
 
@@ -177,6 +192,10 @@ def _hash(texts: tuple[str, ...]) -> bytes:
     # The first length tells "ab" + "c" from "a" + "bc".
     text = f"{len(texts[0])} {''.join(texts)}"
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+
+def _in_a_cell(text: str) -> str:
+    return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 def _shorten(text: str) -> str:

@@ -7,13 +7,15 @@ language, as in a.en, and such a file is lines of text; endings that are languag
 from __future__ import annotations
 
 import re
+from html import escape
 from pathlib import Path
 from typing import Literal
 
 from hf_mlnmt.common.errors import UserError
 
-Form = Literal["lines", "table", "any", "xml"]
-"""What a file is read as: lines of text, lines that may be rows of a table, or whatever its name says, also XML."""
+Form = Literal["lines", "table", "column", "any", "xml"]
+"""What a file is read as: lines of text, lines that may be rows of a table, also the first column of a table, or
+whatever its name says, also XML."""
 
 PACKERS = (".gz", ".bz2", ".xz", ".lzma", ".zst", ".zip")
 TABLES = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
@@ -41,7 +43,8 @@ _REFUSED = {
     "holds a program's texts beside their keys. Convert it to .po or .xliff, as the Translate Toolkit does": (
         "arb yml yaml properties strings stringsdict xcstrings resx resw ts ini toml plist"
     ),
-    "holds translations beside their sources. Make a file of lines of each language, or .xliff": "tmx tbx sdltm",
+    "holds translations beside their sources; train --pair reads it. Make a file of lines, or .xliff": "tmx tbx",
+    "holds translations beside their sources. Export it as .tmx": "sdltm sdltb",
     "is markup that is not read here. Convert it: pandoc FILE -o FILE.html": (
         "xml svg tex latex rst adoc asciidoc org textile mediawiki typ docbook dbk dita ipynb"
     ),
@@ -112,6 +115,14 @@ def check_output(path: str | Path, *inputs: str | Path) -> None:
         return
     if ending in (*DOCUMENTS, ".csv", ".parquet") or refusal(path):
         raise UserError(f"{path}: what is written are lines of text, which that name does not say. Name it .txt.")
+
+
+_NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+
+
+def in_xml(text: str) -> str:
+    """Returns a text as XML has it, without the characters that it cannot have."""
+    return escape(_NO_XML.sub("", text), quote=False)
 
 
 def _text(start: bytes) -> bytes:

@@ -25,7 +25,9 @@ _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
 # The same but for \n in UTF-8, for whole blocks: several times faster. Surrogates are no UTF-8.
 _CONTROL_BYTES, _CONTROL_PAIR = bytes([*range(9), *range(11, 32), 127]), re.compile(rb"\xc2[\x80-\x84\x86-\x9f]")
 _AT_ONCE = 1 << 20  # bytes
-REMEDY = "Mend the file, or drop such lines with their partners: bad_lines: drop in a recipe, --bad-lines drop."
+REMEDY = (
+    "Mend the file, or drop such lines with their partners: --bad-lines drop of --pair, in a recipe bad_lines: drop."
+)
 
 # By their first bytes: how text is packed, and what is no text at all.
 _PACKED = {

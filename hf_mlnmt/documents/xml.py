@@ -13,7 +13,7 @@ from typing import NamedTuple
 from xml.parsers import expat
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.data.formats import UNTRANSLATED
+from hf_mlnmt.data.formats import UNTRANSLATED, in_xml
 from hf_mlnmt.data.placeholders import has_words
 from hf_mlnmt.documents.catalogue import SPACED, is_icu, message
 from hf_mlnmt.documents.html import ATTRIBUTE, attributes, quoted
@@ -22,18 +22,13 @@ from hf_mlnmt.documents.plain import tag
 
 _DEEPEST = 256  # elements inside one another, as libxml2 has it
 _CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
-_NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 def _read(raw: str) -> str:
     return unescape(_CDATA.sub(lambda match: escape(match[1]), raw))
 
 
-def _quote(text: str) -> str:
-    return escape(_NO_XML.sub("", text), quote=False)
-
-
-XML = Form(_read, _quote, ordered=True)
+XML = Form(_read, in_xml, ordered=True)
 
 
 class Event(NamedTuple):

@@ -331,7 +331,10 @@ def stem_of(path: str) -> str:
 
 
 def check_texts(option: str, files: tuple[str, str]) -> None:
-    """Raises UserError for an option that stands for a file, and for a table in place of a file of text."""
+    """Raises UserError for an option that stands for a file, and for a table in place of a file of text; one name twice
+    is a file of both languages."""
+    if files[0] == files[1]:
+        return
     for path in files:
         if path.startswith("--"):
             raise UserError(f"{option}: expected two files, and {path} is an option. Give the sources' and targets'.")
@@ -346,8 +349,11 @@ def languages_of(files: tuple[str, str], named: tuple[str | None, str | None]) -
     """Returns source and target: of the files' names, or as `named` (--from, --to). UserError where that says none."""
     codes: list[str] = []
     check_texts("--pair", files)
-    for path, code, option in zip(files, named, ("--from", "--to"), strict=True):
-        said = language_in(path)
+    one, both = files[0] == files[1], pair_of_name(files[0]) or (None, None)
+    for path, code, option, of_both in zip(files, named, ("--from", "--to"), both, strict=True):
+        said = language_in(path) if not one else of_both if code is None else None
+        if code is None and said is None and one:
+            raise UserError(f"--pair: which languages of {path}? Add their codes, as in --from en --to de.")
         if code is None and said is None:
             raise UserError(
                 f"--pair: the name of {path} says no language, as train.en would. Add {option} with its code, as in "
@@ -368,7 +374,7 @@ def languages_of(files: tuple[str, str], named: tuple[str | None, str | None]) -
             "--from and --to what they are."
         )
     pair = pair_of_name(files[0])
-    if pair and not {*map(base_language, codes)} <= {*map(base_language, pair)} and not any(named):
+    if not one and pair and not {*map(base_language, codes)} <= {*map(base_language, pair)} and not any(named):
         raise UserError(
             f"--pair: the name of {files[0]} says {pair[0]} and {pair[1]}, and the files are {source} and {target}. "
             "Say with --from and --to what they are."

@@ -1,4 +1,4 @@
-"""A recipe from two files: a corpus is read, a development set held out, a recipe chosen, written and run.
+"""A recipe from two files, or from one of both languages: a corpus is read, a development set held out, a recipe run.
 
 With a trained model to begin with (`init_from`) that is fine-tuned: tokenizer and shape are its own. With `student` the
 recipe trains a small model on what larger ones translate (students.py).
@@ -31,9 +31,12 @@ from hf_mlnmt.common.files import atomic_folder, read_json, size_and_crc, write_
 from hf_mlnmt.common.languages import check_language, direction_of, same_language
 from hf_mlnmt.common.made_from import differences
 from hf_mlnmt.common.model_folder import auto_class_of, check_model_folder, read_config
-from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
+from hf_mlnmt.data.bilingual import BILINGUAL
+from hf_mlnmt.data.corpus import FORMATS, CorpusSpec, is_of_units, read_pairs
 from hf_mlnmt.data.directions import direction, is_told
-from hf_mlnmt.data.filters import FilterReport, Pair, PairFilter
+from hf_mlnmt.data.filters import DROPPED, MOST_DROPPED, FilterReport, Pair, PairFilter
+from hf_mlnmt.data.formats import format_of
+from hf_mlnmt.data.tables import SIDES
 from hf_mlnmt.data.text import TextSpec, check_untold, read_text
 from hf_mlnmt.data.tokenizer import languages_of as codes_of
 from hf_mlnmt.data.tokenizer import load_tokenizers
@@ -60,11 +63,12 @@ HELD, ASKED = folder.PAIR, "asked.json"
 class TwoFiles:
     """The files that a user has, all relative to --data.
 
-    pair: sources and targets. source, target: codes of their languages; unless told, the file names say them.
+    pair: sources and targets, or twice the same: a file, a folder or a zip of both languages. source, target: codes of
+    their languages; unless told, the file names say them.
     dev, test: pairs of files. text: sentences of the target language, for a student of the source language. system: of
     the zoo. init_from: a trained model, a folder or Hub name, that is fine-tuned. student: the size of a small model
     that is trained on what `teachers` translate; several, of one vocabulary, translate as one. reverse: a model of the
-    other direction, by which translations are left out.
+    other direction, by which translations are left out. bad_lines, keep_accelerators: as of a corpus, of the pair.
     """
 
     pair: tuple[str, str]
@@ -78,6 +82,14 @@ class TwoFiles:
     student: str | None = None
     teachers: Sequence[str] = ()
     reverse: str | None = None
+    bad_lines: str = "error"
+    keep_accelerators: bool = False
+
+    @property
+    def pair_settings(self) -> dict[str, Any]:
+        """Returns what a recipe's corpus says of the pair beside its files."""
+        dropped = {"bad_lines": self.bad_lines} if self.bad_lines != "error" else {}
+        return dropped | ({"keep_accelerators": True} if self.keep_accelerators else {})
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -162,7 +174,13 @@ def _asking(asked: TwoFiles, data: Path) -> dict[str, Any]:
         "student": asked.student,
         "teachers": list(asked.teachers),
         "reverse": asked.reverse,
-        "checksums": {name: size_and_crc(data / name) for name in files if (data / name).is_file()},
+        "checksums": {
+            str(path): size_and_crc(data / path)
+            for name in files
+            for path in ([name] if (data / name).is_file() else sorted((data / name).rglob("*")))
+            if (data / path).is_file()
+        },
+        **asked.pair_settings,
     }
 
 
@@ -207,9 +225,16 @@ def _check_files(asked: TwoFiles, data: Path) -> None:
     """Raises UserError for a file on both sides, a development set that is the corpus, names of other languages."""
     for option, files in (("--pair", asked.pair), ("--dev", asked.dev), *(("--test", each) for each in asked.test)):
         sizes.check_texts(option, files or ("", ""))
-        if files and (data / files[0]).resolve() == (data / files[1]).resolve():
+        if files and files[0] == files[1]:
+            path = data / files[0]
+            if not (is_of_units(path) or format_of(path) in FORMATS):
+                raise UserError(
+                    f"{option}: {files[0]} alone is no corpus. Give two files, sources first, line by line; or one of "
+                    f"both languages: {', '.join(dict.fromkeys([*BILINGUAL, *FORMATS]))}, a folder or a zip."
+                )
+        elif files and (data / files[0]).resolve() == (data / files[1]).resolve():
             raise UserError(f"{option}: {files[0]} is given twice. Give the file of each language, sources first.")
-        for path, language in zip(files or (), asked.languages):
+        for path, language in zip(files if files and files[0] != files[1] else (), asked.languages):
             check_language(path, language, f"this side of {option} is", "Give sources first, as in --pair.")
     if asked.text:
         side = "With --student it is of the source" if asked.student else "It is text of the target"
@@ -227,26 +252,30 @@ def _tests(asked: TwoFiles, before: dict[str, Any]) -> dict[str, Any]:
         name = sizes.stem_of(files[0]) or "test"
         while name in tests:
             name += "-2"
-        tests[name] = _corpus(*files)
+        tests[name] = _corpus(files, asked.languages)
     return tests
 
 
-def _corpus(source: str | Path, target: str | Path) -> dict[str, Any]:
-    return {"files": {"source": str(source), "target": str(target)}}
+def _corpus(files: tuple[str, str], languages: tuple[str, str]) -> dict[str, Any]:
+    """Returns two files, or one of both languages, as a recipe has them."""
+    if files[0] == files[1]:
+        return {"path": files[0], "languages": dict(zip(SIDES, languages))}
+    return {"files": dict(zip(SIDES, files))}
 
 
 def _chosen(asked: TwoFiles, data: Path, making: Path, held: Path, processes: int) -> tuple[dict[str, Any], list[str]]:
     """Reads the corpus, holds out the development set (into `making`, which becomes `held`), chooses the recipe."""
     languages = asked.languages
-    spec, kept = CorpusSpec(**_corpus(*asked.pair)), PairFilter(**sizes.FILTERS)
+    spec = CorpusSpec(**_corpus(asked.pair, languages), **asked.pair_settings)
+    kept, one = PairFilter(**sizes.FILTERS), spec.path is not None
     config = _config_to_tune(asked.init_from, languages, data) if asked.init_from else None
     if asked.dev:
-        dev = list(read_pairs(CorpusSpec(**_corpus(*asked.dev)), data))
+        dev = list(read_pairs(CorpusSpec(**_corpus(asked.dev, languages)), data))
     else:
         dev = _held_out(kept(read_pairs(spec, data)), FEWEST_HELD_OUT if asked.init_from else 0)
     known = tuple({pair[side].strip() for pair in dev} for side in (0, 1))
     counts, filtered = Counter[str](), FilterReport()
-    remaining = kept(unknown(read_pairs(spec, data), known, counts), filtered)
+    remaining = kept(unknown(read_pairs(spec, data, filtered), known, counts), filtered)
     write_columns(_files(making, "train", languages), _measured(remaining, counts))
     corpus, left = sizes.Measured(counts["pairs"], counts["words"]), counts["known"]
     pairs = corpus.pairs + (0 if asked.dev else len(dev))
@@ -254,15 +283,19 @@ def _chosen(asked: TwoFiles, data: Path, making: Path, held: Path, processes: in
         raise UserError(_too_few(spec, pairs, left, filtered, asked.dev is not None))
     where = held if data == Path() else held.absolute()  # files of a recipe are relative to --data
     train, dev_files = asked.pair, asked.dev
-    lines = [f"corpus: {' + '.join(asked.pair)}, {languages[0]} to {languages[1]}: {filtered.read + left:,} pairs"]
+    names = " + ".join(dict.fromkeys(asked.pair))
+    lines = [f"corpus: {names}, {languages[0]} to {languages[1]}: {filtered.read + left:,} pairs"]
     lines += [f"dropped: {reason}: {count:,}" for reason, count in filtered.dropped.most_common()]
+    if filtered.write_dropped(making / DROPPED):
+        lines.append(f"what was dropped: {HELD}/{DROPPED}, the first {MOST_DROPPED:,} pairs of each reason")
     if dev_files:
-        lines.append(f"development set: {' + '.join(dev_files)}, {len(dev):,} pairs")
+        lines.append(f"development set: {' + '.join(dict.fromkeys(dev_files))}, {len(dev):,} pairs")
     else:
+        lines.append(f"development set: {len(dev):,} of the pairs are held out, always the same ones ({HELD}/dev.*)")
+    if dev_files is None or dev_files[0] == dev_files[1]:
         dev_files = _files(where, "dev", languages)
         write_columns(_files(making, "dev", languages), dev)
-        lines.append(f"development set: {len(dev):,} of the pairs are held out, always the same ones ({HELD}/dev.*)")
-    if left:
+    if left or one:
         train = _files(where, "train", languages)
         lines.append(f"training: without the {left:,} pairs that hold a sentence of it ({HELD}/train.*)")
     else:
@@ -276,9 +309,9 @@ def _chosen(asked: TwoFiles, data: Path, making: Path, held: Path, processes: in
     content: dict[str, Any] = {
         "languages": dict(zip(("source", "target"), languages)),
         "data": {
-            "name": " + ".join(Path(name).name for name in asked.pair),
-            "train": _corpus(*train),
-            "dev": _corpus(*dev_files),
+            "name": " + ".join(Path(name).name for name in dict.fromkeys(asked.pair)),
+            "train": _corpus(train, languages) | (asked.pair_settings if train == asked.pair else {}),
+            "dev": _corpus(dev_files, languages),
             "filters": dict(sizes.FILTERS),
         },
         **chosen,

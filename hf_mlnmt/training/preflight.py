@@ -20,7 +20,7 @@ from huggingface_hub.errors import StrictDataclassError
 
 from hf_mlnmt.common.errors import UserError, naming, suggest
 from hf_mlnmt.common.memory import memory_of_machine
-from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
+from hf_mlnmt.data.corpus import CorpusSpec, is_of_units, read_pairs
 from hf_mlnmt.data.lines import count_text
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.subwords import SPECIAL_TOKENS
@@ -282,7 +282,8 @@ def _look_at(key: str, spec: Spec, root: Path, scored: bool, check: bool) -> tup
             raise UserError(f"{gone}: no such file. {where}")
         items: Any = read_pairs(spec, root) if isinstance(spec, CorpusSpec) else read_text(spec, root)
         items = list(islice(items, None if scored and isinstance(spec, CorpusSpec) else FIRST_PAIRS))
-        paths = [path for path in spec.local_files(root) if path.suffix != ".parquet"]
+        units = spec.path is not None and is_of_units(root / spec.path)
+        paths = [path for path in spec.local_files(root) if path.suffix != ".parquet" and not units]
         files = [count_text(path, None if scored or check else READ) for path in paths]
         if isinstance(spec, CorpusSpec) and spec.is_two_files and all(file.whole for file in files):
             check_together(paths, [file.lines for file in files])

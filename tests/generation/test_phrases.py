@@ -7,6 +7,7 @@ import torch
 from helpers.toy_translators import bpe, our_model
 
 from hf_mlnmt import UserError
+from hf_mlnmt.common.files import write_json
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.constraints.lexical_constraints import (
     ForbiddenPhrases,
@@ -146,3 +147,26 @@ def test_a_glossary_is_read_as_data_are(tmp_path, name, content, caplog):
     (tmp_path / name).write_text(content)
     assert checked_terms(str(tmp_path / name)) == {"dog": ["Hund"], "ball, red": ["Ball", "Kugel"]}
     assert ("is a header" in caplog.text) == (content[:2] in ("en", "so"))
+
+
+def test_a_forbidden_translation_of_a_term_is_forbidden_where_the_term_is(pipeline, tmp_path, caplog):
+    """Given as a dict, and by a file of several languages, which the model's folder says."""
+    texts, asked = ["the dog sees .", "the man sees ."], {"num_beams": 4, "max_new_tokens": 8}
+    free = pipeline(texts, **asked)
+    word = next(word for word in free[0].split() if word.isalpha())
+    terms = {"dog": {"use": [], "not": [word]}}
+    first, second = pipeline(texts, terms=terms, **asked)
+    assert word not in first.split()
+    assert second == free[1]
+    assert first == pipeline(texts[0], bad_phrases=word, **asked)
+    assert "not met" not in caplog.text
+    path = tmp_path / "terms.csv"
+    path.write_text(f"en,fr,de,forbidden\ndog,chien,,{word}\n")
+    options = DecodingOptions(terms=str(path), num_beams=4)
+    assert options.terms == str(path)
+    with pytest.raises(UserError, match=r"terms\.csv: has en, fr, de: say which, --from and --to"):
+        options.with_languages_of(str(tmp_path))
+    write_json(tmp_path / "results.json", {"languages": {"source": "en", "target": "de"}})
+    assert options.with_languages_of(str(tmp_path)).terms == terms
+    with pytest.raises(UserError, match="expected a term and its translation"):
+        DecodingOptions(terms={"dog": {"use": [], "not": []}})

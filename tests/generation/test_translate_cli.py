@@ -17,6 +17,7 @@ import torch
 import typer
 from helpers import fresh
 from helpers.toy_translators import SENTENCES, bpe, our_model
+from lxml import etree
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
@@ -272,6 +273,7 @@ def stopped(arguments):
         ("out.xz", ["--jsonl", "--scores"]),
         ("out.bz2", ["--shard", "1/2"]),
         ("out.txt.gz", ["--sample", "--draws", "text"]),
+        ("out.tmx.gz", []),
     ],
 )
 def test_stopped_it_goes_on_to_the_same_bytes(ours, pipeline, many, tmp_path, monkeypatch, name, options):
@@ -294,7 +296,7 @@ def test_stopped_it_goes_on_to_the_same_bytes(ours, pipeline, many, tmp_path, mo
     assert f"going on at line 51 of {len(texts) + 50}" in result.stderr
     assert output.read_bytes() == whole.read_bytes()
     assert not part.exists()
-    assert list(read_lines(output, keep_controls=True, max_characters=10**6))
+    assert list(read_lines(output, keep_controls=True, max_characters=10**6, form="any"))
 
 
 def test_what_was_begun_from_something_else_is_refused_and_kept(ours, many, tmp_path):
@@ -468,3 +470,35 @@ def test_closed_standard_streams_have_one_message(ours, many, stream, arguments,
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert f"error: {message}" in done.stderr.replace("\n", " ")
+
+
+LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+TMX = """<!ELEMENT tmx (header, body)><!ATTLIST tmx version CDATA #FIXED "1.4">
+<!ELEMENT header EMPTY><!ATTLIST header creationtool CDATA #REQUIRED creationtoolversion CDATA #REQUIRED
+ segtype (block|paragraph|sentence|phrase) #REQUIRED o-tmf CDATA #REQUIRED adminlang CDATA #REQUIRED
+ srclang CDATA #REQUIRED datatype CDATA "unknown">
+<!ELEMENT body (tu*)><!ELEMENT tu (tuv+)><!ELEMENT tuv (seg)><!ATTLIST tuv xml:lang CDATA #REQUIRED>
+<!ELEMENT seg (#PCDATA)>"""
+
+
+def test_a_memory_is_written(ours_multilingual, tmp_path):
+    """Valid by the elements of TMX 1.4, of lines, a pipe, a table's first column and nothing; and read again."""
+    texts = [*TEXTS[:4], "a < b & \x0bc", *TEXTS[4:]]
+    (tmp_path / "in.en").write_text("".join(f"{text}\n" for text in texts))
+    (tmp_path / "in.tsv").write_text("source\ttarget\n" + "".join(f"{text}\tx\n" for text in texts[:4]))
+    (tmp_path / "none.en").write_text("")
+    how, pipeline = ["--to", "de", "--window", 2], TranslationPipeline.from_pretrained(ours_multilingual, device="cpu")
+    for name, expected in (("in.en", texts), ("in.tsv", texts[:4]), ("none.en", []), ("-", texts)):
+        output = tmp_path / f"{name}.tmx"
+        run(ours_multilingual, name if name == "-" else tmp_path / name, *how, "-o", output, input="\n".join(texts))
+        tree = etree.parse(output)
+        assert etree.DTD(io.StringIO(TMX)).validate(tree), output.read_text()
+        sides = [[each.text or "" for each in tree.iterfind(f"body/tu/tuv[{side}]/seg")] for side in (1, 2)]
+        codes = {tuple(each.get(LANG) for each in unit) for unit in tree.iter("tu")}
+        assert codes == ({("und", "de")} if expected else set())
+        kept = [text for text in expected if text.strip()]
+        assert sides[0] == [text.replace("\v", "") for text in kept]
+        translated = pipeline(kept, split="sentences", target_language="de") if kept else []
+        assert sides[1] == [text.replace("\v", "") for text in translated]
+    with pytest.raises(UserError, match=r"--n-best: .*again\.tmx has a translation of each text and no more"):
+        run(ours_multilingual, tmp_path / "in.en", *how, "--beams", 2, "--n-best", 2, "-o", tmp_path / "again.tmx")

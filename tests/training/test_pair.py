@@ -20,6 +20,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
+from hf_mlnmt.cli import app as whole_command
 from hf_mlnmt.cli.train import train
 from hf_mlnmt.recipe import sizes as chooser
 from hf_mlnmt.recipe.reading import read_recipe, recipe_of
@@ -500,3 +501,57 @@ def test_test_sets_are_given_as_two_files_each(monkeypatch):
     arguments = ("--test", "a.en", "a.de", "--pair", "t.en", "t.de", "--test", "b.en", "b.de", "--dev", "d.en", "d.de")
     assert call(*arguments).exit_code == 0
     assert asked == [TwoFiles(("t.en", "t.de"), dev=("d.en", "d.de"), test=(("a.en", "a.de"), ("b.en", "b.de")))]
+
+
+# A file of both languages
+
+
+def memory(path: Path, pairs: list[tuple[str, str]]) -> Path:
+    """A memory of TMX, with a unit whose target is empty."""
+    units = "".join(
+        f'<tu><tuv xml:lang="en-US"><seg>{source}</seg></tuv><tuv xml:lang="de"><seg>{target}</seg></tuv></tu>'
+        for source, target in [*pairs, ("empty", "")]
+    )
+    path.write_text(f'<tmx version="1.4"><header srclang="en"/><body>{units}</body></tmx>')
+    return path
+
+
+def test_a_memory_is_a_corpus_as_two_files_are(files, whole, tmp_path):
+    """The same is chosen, held out and trained on; the command takes one name; what was dropped can be looked at."""
+    sides = [lines(files / f"train.{code}") for code in ("en", "de")]
+    memory(tmp_path / "m.tmx", list(zip(*sides)))
+    memory(tmp_path / "dev.tmx", list(zip(*[lines(files / f"val.{code}") for code in ("en", "de")])))
+    given = ["--pair", "m.tmx", "--from", "en", "--to", "de", "--data", tmp_path, "-o", tmp_path / "run"]
+    set_ = [word for setting in SMALL for word in ("--set", setting)]
+    for dev in ([], ["--dev", "dev.tmx", "--test", "dev.tmx"]):
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        result = CliRunner().invoke(whole_command, ["train", *map(str, [*given, *dev, *set_])])
+        assert result.exit_code == 0, result.output
+        held = tmp_path / "run/pair"
+        chosen = yaml.safe_load((held / "m.en-de.yaml").read_text())["data"]
+        assert chosen["name"] == "m.tmx"
+        assert "empty target\tempty" in lines(held / "dropped.tsv")
+        kept = [lines(held / f"{part}.{code}") for part in ("train", "dev") for code in ("en", "de")]
+        if dev:
+            assert kept[2:] == [lines(files / f"val.{code}") for code in ("en", "de")]
+        else:
+            assert kept == [
+                lines(whole[0] / f"pair/{part}.{code}") for part in ("train", "dev") for code in ("en", "de")
+            ]
+    assert json.loads((tmp_path / "run/results.json").read_text())["scores"].keys() >= {"dev"}
+
+
+def test_bad_lines_are_dropped_where_that_is_asked_for(files, tmp_path):
+    for code in ("en", "de"):
+        (tmp_path / f"train.{code}").write_text(
+            (files / f"train.{code}").read_text() + "a\vb\n" * (code == "en") + "c\n"
+        )
+    (tmp_path / "train.de").write_text((tmp_path / "train.de").read_text() + "d\n")
+    with pytest.raises(UserError, match=r"line 521: control character .*--bad-lines drop of --pair"):
+        run(tmp_path, tmp_path / "run")
+    said = run(tmp_path, tmp_path / "run", bad_lines="drop", dry_run=True)
+    assert "dropped: control character: 1" in said
+    with pytest.raises(UserError, match=r"--pair: train\.en alone is no corpus\. Give two files.*\.tmx.*a zip"):
+        run(tmp_path, tmp_path / "run", pair=("train.en", "train.en"), source="en", target="de")
+    with pytest.raises(UserError, match=r"--pair: which languages of m\.tmx\? Add their codes"):
+        run(tmp_path, tmp_path / "run", pair=("m.tmx", "m.tmx"))

@@ -209,21 +209,29 @@ def constraints_of(demands: Iterable[Demand]) -> list[tuple[tuple[int, ...], ...
 
 
 class Terms:
-    """A glossary and its tokens: which of its terms a text has, and what their translations may be."""
+    """A glossary and its tokens: which of its terms a text has, and what their translations may be or must not be."""
 
-    def __init__(self, terms: Mapping[str, Sequence[str]], ignore_case: bool, spelling: Spelling, processing: Any):
+    def __init__(self, terms: Mapping[str, Any], ignore_case: bool, spelling: Spelling, processing: Any):
         self.fold: Callable[[str], str] = str.casefold if ignore_case else str
         self.spelling, self.processing = spelling, processing
         self.targets: dict[str, list[str]] = {}
+        self.bad: dict[str, list[str]] = {}
         for source, targets in terms.items():
-            self.targets.setdefault(self.fold(_in_one_form(source)), []).extend(targets)
+            term, parts = self.fold(_in_one_form(source)), targets if isinstance(targets, Mapping) else {"use": targets}
+            self.targets.setdefault(term, []).extend(parts["use"])
+            self.bad.setdefault(term, []).extend(map(_in_one_form, parts.get("not", ())))
 
     def of(self, text: str) -> dict[str, list[list[int]]]:
         """Returns the terms in a text, each with the tokens of its translations."""
         return {
             term: [ids for target in self.targets[term] for ids in self.spelling.inside(target, self.processing)]
             for term in self.found(text)
+            if self.targets[term]
         }
+
+    def forbidden(self, text: str) -> list[str]:
+        """Returns what the translation of a text must not have, for the terms in it."""
+        return [bad for term in self.found(text) for bad in self.bad[term]]
 
     def found(self, text: str) -> list[str]:
         """Returns the terms in a text, in its order. Of terms at one place the longest counts."""

@@ -234,8 +234,10 @@ class TextConstraints:
         """Returns the rule that keeps phrases out of translations, or none."""
         lines = [piece.line for piece in inputs]
         given = [self.of_line("bad_phrases", line) for line in lines] if self.options.bad_phrases else []
-        if not any(given):
+        of_terms = [self.terms.forbidden(piece.text) if self.terms else [] for piece in inputs]
+        if not any(given) and not any(of_terms):
             return []
+        given = given or [""] * len(inputs)
         phrases = [
             [text for each in phrases_of(text, f"bad_phrases of line {line}") for text in each] if text else []
             for line, text in zip(lines, given, strict=True)
@@ -245,6 +247,7 @@ class TextConstraints:
                 if all(any(re.search(as_word(text), form) for text in bad) for form in each):
                     what = f"force_phrases of line {line}: {each[0]!r} has what must not be there (bad_phrases)"
                     raise OptionError(f"{what}. Leave one of the two out.")
+        phrases = [[*bad, *more] for bad, more in zip(phrases, of_terms)]
         return [ForbiddenPhrases(self.spelling, phrases, self.ends, self.skipped, self.longest)]
 
 

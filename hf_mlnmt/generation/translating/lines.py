@@ -15,13 +15,16 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from hf_mlnmt import __version__
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import check_file, explained, is_special, only_one, packing
 from hf_mlnmt.common.made_from import check_same, digest, identity_of_text
-from hf_mlnmt.data.formats import Form
+from hf_mlnmt.data.formats import Form, format_of, in_xml
 from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.data.tables import looks_like_header, rows
 from hf_mlnmt.generation.translating.journal import Journal
 from hf_mlnmt.generation.translating.options import DecodingOptions
 
@@ -132,7 +135,11 @@ def pipe_groups(stream: Any = None) -> Iterator[list[str]]:
 
 
 def _lines(path: str | Path, form: Form) -> Iterator[str]:
-    """Yields a file's lines: any number, of any length, with control characters but NUL."""
+    """Yields a file's lines, a table's first column: any number, of any length, with control characters but NUL."""
+    if form == "column" and (ending := format_of(Path(path))) in (".csv", ".tsv"):
+        table = rows(SimpleNamespace(bad_lines="error"), Path(path), ending == ".csv")
+        yield from (cells[0] for number, cells, _ in table if number > 1 or not looks_like_header(cells))
+        return
     free: dict[str, Any] = {"max_characters": 10**9, "keep_controls": True, "may_be_empty": True}
     lines = read_lines(path, _REMEDY, form=form, **free)
     for number, line in enumerate(lines, start=1):
@@ -220,12 +227,14 @@ class Style:
     """The form of results: text or JSON, and what replaces translations that are unsure.
 
     `below`: a confidence; translations that are less sure get `mark` before them, or without a mark the source instead.
+    `memory`: the languages of a TMX file, as "en de", in which each text makes a unit.
     """
 
     jsonl: bool = False
     scores: bool = False
     below: float | None = None
     mark: str | None = None
+    memory: str | None = None
 
     def written(self, number: int, source: str, result: Sequence[Hypothesis], plain: bool = False) -> str:
         """Returns a text's result as it is written.
@@ -238,6 +247,10 @@ class Style:
 
         if self.below is not None:
             result = [self._marked(source, best, self.below) for best in result]
+        if self.memory:
+            sides = zip(self.memory.split(), (source, result[0].text))
+            told = (f'<tuv xml:lang="{code}"><seg>{in_xml(text)}</seg></tuv>' for code, text in sides)
+            return f"<tu>{''.join(told)}</tu>" if source.strip() else ""
         links = [None if best.alignment is None else to_pharaoh(best.alignment) for best in result]
         if not self.jsonl:
             lines = [best.text.replace("\n", " ") for best in result]
@@ -257,6 +270,17 @@ class Style:
         if len(records) > 1:
             record["n_best"] = records
         return json.dumps(record, ensure_ascii=False)
+
+    def around(self) -> tuple[str, str]:
+        """Returns what stands before and behind all texts."""
+        if self.memory is None:
+            return "", ""
+        head = (
+            '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE tmx SYSTEM "tmx14.dtd">\n<tmx version="1.4">\n<header '
+            f'creationtool="hf-mlnmt" creationtoolversion="{__version__}" segtype="block" o-tmf="text" adminlang="en" '
+            f'srclang="{self.memory.split()[0]}" datatype="plaintext"/>\n<body>\n'
+        )
+        return head, "</body>\n</tmx>\n"
 
     def _marked(self, source: str, best: Hypothesis, below: float) -> Hypothesis:
         if (best.confidence or 0.0) >= below:
@@ -315,6 +339,7 @@ class TextFiles:
             return None
         settings = {field.name: getattr(self.decoding, field.name) for field in fields(self.decoding)}
         settings |= {"window": self.window, "shard": self.shard and str(self.shard), **asdict(style), **others}
+        settings = {name: value for name, value in settings.items() if name != "memory" or value}
         settings = {
             name: digest(value) if isinstance(value, Mapping | list) and value else value
             for name, value in settings.items()
@@ -336,12 +361,16 @@ class TextFiles:
         """
         from hf_mlnmt.generation.translating.call import TranslationCall
 
-        call, count = TranslationCall(pipeline, self.decoding), done
+        call, count, (head, end) = TranslationCall(pipeline, self.decoding), done, style.around()
         plain = not self.decoding.num_return_sequences and not style.scores  # no n-best list: the translation alone
         groups = call.translate_groups(self.groups, update, 1 + self.first, done, self.texts is not None)
         for line, group, results in groups:
             count += len(group)
             numbered = enumerate(zip(group, results, strict=True), line - 1)
-            write("".join(f"{style.written(number, *pair, plain)}\n" for number, pair in numbered), count)
+            text = "".join(f"{style.written(number, *pair, plain)}\n" for number, pair in numbered)
+            before, last = head * (count == len(group)), count == self.total
+            write(before + text + end * last, count)
+        if end and (count != self.total or not count):
+            write(head * (not count) + end, count)
         if self.total is None:
             self._check_counts(count)

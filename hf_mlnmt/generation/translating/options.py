@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from hf_mlnmt.common.errors import OptionError, UserError, suggest
 from hf_mlnmt.common.files import Form, misfit, read_json
 from hf_mlnmt.common.keys import Range
+from hf_mlnmt.common.languages import direction_of
 from hf_mlnmt.data.placeholders import PATTERNS, checked_patterns
 from hf_mlnmt.zoo.systems import positions_of
 
@@ -158,46 +160,28 @@ def option(help: str, *names: str, panel: str = SEARCH, default: Any = None, **m
     return field(default=default, metadata={"help": help, "names": names, "panel": panel, **more})
 
 
-def checked_terms(terms: Any) -> dict[str, list[str]]:
-    """Returns {source term: its translations} of a dict or a tsv file. Raises: UserError for anything else."""
+def checked_terms(terms: Any, languages: Sequence[str | None] = (None, None)) -> dict[str, Any]:
+    """Returns {source term: its translations} of a dict or a glossary's file, {"use": ..., "not": ...} where some must
+    not be there; languages: source and target, where the file has several. Raises: UserError for anything else."""
     if isinstance(terms, str | Path):
-        return _read_terms(Path(terms))
+        from hf_mlnmt.data.glossaries import read_terms
+
+        return read_terms(Path(terms), languages[0], languages[1])
     if not isinstance(terms, Mapping):
-        raise OptionError(f"terms: {terms!r} is neither a dict of terms nor the name of a tsv file.")
-    checked = {}
+        raise OptionError(f"terms: {terms!r} is neither a dict of terms nor the name of a file.")
+    checked: dict[str, Any] = {}
     for source, targets in terms.items():
-        several = [targets] if isinstance(targets, str) else targets
-        texts = [source, *several] if isinstance(several, list | tuple) and several else [None]
+        parts = targets if isinstance(targets, Mapping) and {*targets} == {"use", "not"} else {"use": targets}
+        several = {name: [some] if isinstance(some, str) else some for name, some in parts.items()}
+        lists = all(isinstance(some, list | tuple) for some in several.values())
+        given = [text for some in several.values() for text in some] if lists else []
+        texts = [source, *given] if given else [None]
         if not all(isinstance(text, str) and text.strip() and not CONTROL.search(text) for text in texts):
             raise OptionError(
                 f"terms: {source!r}: {targets!r}: expected a term and its translation, or a list of some."
             )
-        checked[source] = list(several)
+        checked[source] = {n: list(some) for n, some in several.items()} if len(several) > 1 else list(several["use"])
     return checked
-
-
-def _read_terms(path: Path) -> dict[str, list[str]]:
-    import csv
-    import logging
-
-    from hf_mlnmt.data.formats import format_of
-    from hf_mlnmt.data.lines import read_lines
-    from hf_mlnmt.data.tables import looks_like_header, separator_of
-
-    terms: dict[str, list[str]] = {}
-    sign = separator_of(path) if format_of(path) == ".csv" else ""
-    for number, line in enumerate(read_lines(path, form="table"), start=1):
-        cells = next(csv.reader([line], delimiter=sign), [""]) if sign else line.split("\t")
-        source, *targets = (part.strip() for part in cells)
-        if number == 1 and targets and looks_like_header([source, *targets]):
-            logging.getLogger(__name__).warning("%s, line 1: is a header, no term", path)
-            continue
-        if line.strip() and not (source and targets and all(targets)):
-            wanted = "term, comma, translations" if sign else "term, tab, translations"
-            raise UserError(f"{path}, line {number}: {line!r} is no term; expected {wanted}.")
-        if line.strip():
-            terms.setdefault(source, []).extend(targets)
-    return terms
 
 
 MOST_WEIGHT = 1e6  # of a feature: sums of larger ones are rounded away or infinite
@@ -253,8 +237,8 @@ class DecodingOptions:
         parser=str,
     )
     terms: Mapping[str, Any] | str | None = option(
-        "Glossary: a .tsv or .csv file, on each line a source term and the translations that it may have. Where a text "
-        "has the term (as words, the longest), its translation has one of these. Needs --beams.",
+        "Glossary: .tbx, or .tsv or .csv with a source term on each line and the translations that it may have. Where "
+        "a text has the term (as words, the longest), its translation has one of these. Needs --beams.",
         metavar="FILE",
         parser=str,
     )
@@ -427,6 +411,13 @@ class DecodingOptions:
         rest = {name: value for name, value in keywords.items() if name not in own}
         return replace(self, **{**own, "generate": {**own.get("generate", self.generate), **rest}})
 
+    def with_languages_of(self, model: str) -> DecodingOptions:
+        """Returns these options with the terms of a glossary of several languages: of those that the model in a folder
+        says. Raises: UserError where it says none."""
+        if not isinstance(self.terms, str | Path):
+            return self
+        return replace(self, terms=checked_terms(self.terms, direction_of(model) or self.told))
+
     @property
     def told(self) -> list[str | None]:
         """Returns the codes of source and target; None where no code is given, or one for each text."""
@@ -441,7 +432,10 @@ class DecodingOptions:
 
     def __post_init__(self) -> None:
         if self.terms is not None:
-            object.__setattr__(self, "terms", checked_terms(self.terms))
+            from hf_mlnmt.data.glossaries import WhichLanguages
+
+            with suppress(WhichLanguages):  # the model may say them: `with_languages_of`
+                object.__setattr__(self, "terms", checked_terms(self.terms, self.told))
         if self.keep is not None:
             object.__setattr__(self, "keep", checked_patterns(self.keep, "keep"))
         if self.rerank is not None:

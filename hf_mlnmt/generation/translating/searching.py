@@ -130,6 +130,7 @@ class BatchSearch:
     """Works out the settings of a call once, and searches batches of its pieces: ids in, hypotheses out."""
 
     def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions, first_line: int = 1):
+        options = options.with_languages_of(pipeline.name)
         self.pipeline, self.first_line, self.options, self.name = pipeline, first_line, options, pipeline.name
         # A prefix of the caller's own stands in for the languages.
         languages = (None, None) if options.prefix else (options.source_language, options.target_language)
