@@ -11,7 +11,7 @@ from helpers.package_code import FILES, PACKAGE, nodes_of
 
 # From the ground up; a room may import those before it, its own files, and nothing else of the package.
 FLOORS = ["modeling", "common"]
-FLOORS += ["search", "zoo", "data", "convert", "generation", "documents", "evaluation"]
+FLOORS += ["search", "zoo", "data", "convert", "memory", "generation", "documents", "evaluation"]
 FLOORS += ["recipe", "training", "reports", "hub", "export", "analysis", "serving", "demo", "cli"]
 # Room: (most lines, most files); and the most lines in all and of tests. CONTRIBUTING.md says how a ceiling is raised.
 CEILINGS = {
@@ -26,6 +26,7 @@ CEILINGS = {
     "export": (1_990, 10),
     "generation": (6_370, 29),
     "hub": (910, 6),
+    "memory": (830, 5),
     "modeling": (7_800, 34),
     "recipe": (1_810, 5),
     "reports": (1_700, 10),

@@ -36,7 +36,8 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import atomic_path, cache_folder, explained, file_name
 from hf_mlnmt.common.languages import language_tag
 from hf_mlnmt.common.made_from import Origin
-from hf_mlnmt.data.bilingual import UnitReport, read_units
+from hf_mlnmt.data.bilingual import BILINGUAL, UnitReport, read_units
+from hf_mlnmt.data.formats import format_of
 from hf_mlnmt.memory.lexicon import Lexicon, Sample
 from hf_mlnmt.memory.matching import (
     CONTEXT,
@@ -266,6 +267,8 @@ class TranslationMemory:
         """Returns how the names of a file's index begin: beside it, or in the folder of caches where that is shut."""
         if not file.exists():
             raise UserError(f"{file}: no such file. A memory is a bilingual file ({_KINDS}).")
+        if file.is_file() and format_of(file) not in (*BILINGUAL, ".zip"):
+            raise UserError(f"{file}: no bilingual file ({_KINDS}).")
         pair = file_name("-".join(self.languages))
         if os.access(file.resolve().parent, os.W_OK):
             return file.resolve().with_name(f"{file.name}.{pair}")

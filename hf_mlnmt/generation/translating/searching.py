@@ -376,7 +376,7 @@ class BatchSearch:
         return replace(found, confidence=self.calibration.of_translation(mean(found)), word_confidences=words)
 
     def _hypothesis(self, text: str, log_probability: float, length: int, finished: bool) -> Hypothesis:
-        score = normalized(log_probability, self.penalty, length + self.skipped)
+        score = normalized(log_probability, self.penalty, length + self.skipped) if length else 0.0
         return Hypothesis(text, score, log_probability, length, finished)
 
     def _alternatives(self, inputs: Sequence[EncodedPiece], between: Between) -> list[list[Hypothesis]]:
