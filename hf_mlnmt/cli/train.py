@@ -4,7 +4,7 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import typer
 
@@ -87,7 +87,14 @@ def train(
 
     named = recipe or []
     if pair is None:
-        of_pair = {"--from": from_, "--to": to, "--dev": dev, "--test": test, "--text": text, "--init-from": init_from}
+        of_pair: dict[str, Any] = {
+            "--from": from_,
+            "--to": to,
+            "--dev": dev,
+            "--test": test,
+            "--text": text,
+            "--init-from": init_from,
+        }
         of_pair |= {"--bad-lines": bad_lines != "error", "--keep-accelerators": keep_accelerators}
         of_pair |= {"--student": student, "--teacher": teacher, "--reverse": reverse}
         options.refuse(of_pair, "is of --pair; a recipe says it with its keys (languages, data, rounds, init_from).")

@@ -1,12 +1,5 @@
 """Translation memories, catalogues and glossaries as streams of units: TMX, XLIFF, PO, MO, TBX, tables, Moses pairs.
 
-file                 | source and target                        | left out
-TMX 1.4b             | the two among a unit's languages         | units that lack one of them
-XLIFF 1.2, 2.x       | segments, also of Trados, memoQ, Phrase  | untranslated and unconfirmed ones, translate="no"
-PO, MO               | each plural form with its source         | fuzzy, obsolete and untranslated messages
-TBX                  | each term with its translations          | forbidden terms
-csv, tsv, NAME.en with NAME.de | row by row, line by line       | bad lines
-
 A folder or a zip is read file by file. XML is streamed and dropped behind the reader; a file that declares entities is
 refused, and no DTD or other file is loaded. Codes of inline markup are dropped, the text of `hi`, `g`, `pc` and `mrk`
 is the segment's; `sub`, which is text of its own inside of a code (TMX 1.4b), makes a unit of its own.
@@ -43,14 +36,9 @@ _PO_LINE = re.compile(r'\s*(?:#.*|(?:(?:msgctxt|msgid|msgid_plural|msgstr(?:\[\d
 _FORBIDDEN = re.compile("deprecated|superseded|forbidden|prohibited", re.IGNORECASE)
 _SHOWN = 12  # languages that are named
 # States of XLIFF, Trados (conf), memoQ (mq:status) and Phrase (m:confirmed), in small letters; others are unconfirmed.
-_STATES = {
-    **dict.fromkeys(("final", "signed-off", "approvedsignoff"), "final"),
-    **dict.fromkeys(
-        ("reviewed", "approvedtranslation", "proofread", "reviewer1confirmed", "reviewer2confirmed"), "reviewed"
-    ),
-    **dict.fromkeys(("translated", "confirmed", "manuallyconfirmed", "1"), "translated"),
-    "": "",
-}
+_NAMES = {"final": "final signed-off approvedsignoff", "translated": "translated confirmed manuallyconfirmed 1"}
+_NAMES["reviewed"] = "reviewed approvedtranslation proofread reviewer1confirmed reviewer2confirmed"
+_STATES = {"": ""} | {state: name for name, states in _NAMES.items() for state in states.split()}
 
 
 class Unit(NamedTuple):
@@ -373,17 +361,14 @@ def _segments_of(unit: Any) -> Iterator[tuple[Any, Any, str, str | None]]:
         marked = segment.find("{*}seg-source")
         if source is None:
             continue
-        about = {key.rpartition("}")[2]: value for each in (segment, target) for key, value in _attributes(each)}
+        both = [segment] if target is None else [segment, target]
+        about = {key.rpartition("}")[2]: value for each in both for key, value in each.attrib.items()}
         approved = "final" if about.get("approved") == "yes" else ""
         state = about.get("state") or about.get("status") or about.get("confirmed") or approved
         sides = [_marks(marked if marked is not None else source), {} if target is None else _marks(target)]
         for name, own in sides[0].items() if sides[0] and (sides[1] or target is None) else [(None, source)]:
             other = sides[1].get(name) if name is not None else target
             yield own, other, confirmed.get(name, state).lower(), _iso(about.get("lastchangedtimestamp"))
-
-
-def _attributes(element: Any) -> Any:
-    return () if element is None else element.attrib.items()
 
 
 def _marks(element: Any) -> dict[str | None, Any]:
@@ -422,16 +407,16 @@ def _read_po(path: Place, how: _How) -> Iterator[_Found]:
     import polib
 
     with open_text(path) as file:
-        content = file.read()
-    compiled = content[:4] in (b"\xde\x12\x04\x95", b"\x95\x04\x12\xde")
+        content: Any = file.read()
+    compiled, lines = content[:4] in (b"\xde\x12\x04\x95", b"\x95\x04\x12\xde"), []
     try:
         encoding = polib.detect_encoding(content, compiled)
-        text = content if compiled else NO_LINES.sub(" ", content.decode(encoding).removeprefix("\ufeff")) + "\n"
-        read = polib.mofile if compiled else polib.pofile
-        entries = read(text, encoding=encoding, check_for_duplicates=False)
-        for number, line in enumerate([] if compiled else text.split("\n"), 1):
-            if not _PO_LINE.fullmatch(line):  # polib passes over a string that does not end
-                raise ValueError(f"(line {number})")
+        if not compiled:
+            content = NO_LINES.sub(" ", content.decode(encoding).removeprefix("\ufeff")) + "\n"
+            lines = content.split("\n")
+        entries = (polib.mofile if compiled else polib.pofile)(content, encoding=encoding, check_for_duplicates=False)
+        if (wrong := next((n for n, line in enumerate(lines, 1) if not _PO_LINE.fullmatch(line)), None)) is not None:
+            raise ValueError(f"(line {wrong})")  # polib passes over a string that does not end
     except Exception as error:  # polib raises many kinds for what is damaged
         line = re.search(r"\(line (\d+)\)", str(error))
         where, said = (f"{path}, line {line[1]}", "") if line else (f"{path}", f" ({error})")
@@ -472,13 +457,13 @@ def _read_table(path: Place, how: _How) -> Iterator[_Found]:
     spec = SimpleNamespace(columns=None, quoting=None, bad_lines="drop" if how.drop else "error")
     spec.languages = {"source": how.source, "target": how.target}
     rows = read_table(spec, path, cast(Any, SimpleNamespace(drop=how.report.leave_out)))
-    return (each._replace(apart=True) for each in _rows(rows, path, how))
+    return _rows(rows, path, how, apart=True)
 
 
-def _rows(rows: Iterator[Any], where: Place, how: _How) -> Iterator[_Found]:
+def _rows(rows: Iterator[Any], where: Place, how: _How, apart: bool = False) -> Iterator[_Found]:
     for number, (own, other) in enumerate(rows, 1):
         how.report.languages.update((how.source, how.target))
-        yield _Found(own, [other], f"{where}, pair {number}")
+        yield _Found(own, [other], f"{where}, pair {number}", apart=apart)
 
 
 Reader = Callable[[Place, _How], Iterator[_Found]]

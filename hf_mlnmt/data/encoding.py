@@ -34,7 +34,7 @@ from hf_mlnmt.common.made_from import Origin
 from hf_mlnmt.common.memory import cores
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs, size_of
 from hf_mlnmt.data.encoded import FORM, META, Encoded
-from hf_mlnmt.data.filters import DROPPED, FilterReport, Pair, PairFilter, Seen, sides_of
+from hf_mlnmt.data.filters import DROPPED, FilterReport, Pair, PairFilter, Seen, texts_of
 from hf_mlnmt.data.formats import format_of
 from hf_mlnmt.data.placeholders import with_placeholders
 from hf_mlnmt.data.processing import EncodedChunk, Encoder, in_processes
@@ -94,7 +94,7 @@ class _Growing:
             fits = np.ones_like(new) if self.max_length is None else longest <= self.max_length
             for reason, gone in (("duplicate", ~new), (f"longer than {self.max_length} subwords", new & ~fits)):
                 for number in np.flatnonzero(gone):
-                    self.report.drop(reason, *sides_of(chunk[made.passed[number]]))
+                    self.report.drop(reason, *texts_of(chunk[made.passed[number]]))
             stays = new & fits
             kept.append([(ids[np.repeat(stays, lengths)], lengths[stays]) for ids, lengths in made.sides])
             self.report.kept += int(stays.sum())

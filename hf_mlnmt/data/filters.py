@@ -149,7 +149,7 @@ class PairFilter(Section):
             fresh = seen.add(hashes).tolist() if self.drop_duplicates else [True] * len(kept)
             for item, is_fresh in zip(kept, fresh):
                 if not is_fresh:
-                    report.drop("duplicate", *sides_of(item))
+                    report.drop("duplicate", *texts_of(item))
             for item in compress(kept, fresh):
                 report.kept += 1
                 yield item
@@ -158,12 +158,12 @@ class PairFilter(Section):
         """Returns which items pass all rules but that of duplicates, and with that one their hashes, uint64."""
         passed = []
         for number, item in enumerate(items):
-            if reason := self.reason(*sides_of(item)):
-                report.drop(reason, *sides_of(item))
+            if reason := self.reason(*texts_of(item)):
+                report.drop(reason, *texts_of(item))
             else:
                 passed.append(number)
         hashed = passed if self.drop_duplicates else []
-        return passed, np.frombuffer(b"".join(_hash(sides_of(items[number])) for number in hashed), np.uint64)
+        return passed, np.frombuffer(b"".join(_hash(texts_of(items[number])) for number in hashed), np.uint64)
 
     def reason(self, *texts: str) -> str | None:
         """Returns why a pair, or a sentence, goes, or None; duplicates apart."""
@@ -183,7 +183,7 @@ class PairFilter(Section):
         return "target is a copy of the source" if same else None
 
 
-def sides_of(item: Item) -> tuple[str, ...]:
+def texts_of(item: Item) -> tuple[str, ...]:
     """Returns the texts of a pair, or of a sentence."""
     return (item,) if isinstance(item, str) else item
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,41 +43,41 @@ def read_terms(path: Path, source: str | None, target: str | None) -> Terms:
         if not terms:
             has = ", ".join(report.languages) or "none"
             raise UserError(f"{path}: has no term of {source} and {target}, but of {has}.")
-    else:
-        _read_table(path, source, target, terms)
-    return {term: {"use": use, "not": bad} if bad else use for term, (use, bad) in terms.items()}
-
-
-def _read_table(path: Path, source: str | None, target: str | None, terms: dict[str, tuple[list[str], ...]]) -> None:
-    sign = separator_of(path) if format_of(path) == ".csv" else ""
-    names: list[str] = []
-    own, others = 0, None
+        return _checked(terms)
+    sign = separator_of(path) if ending == ".csv" else ""
+    own, others, at = 0, None, -1
     for number, line in enumerate(read_lines(path, form="table"), start=1):
         cells = next(csv.reader([line], delimiter=sign), [""]) if sign else line.split("\t")
         cells = [part.strip() for part in cells]
         if number == 1 and len(cells) > 1 and looks_like_header(cells):
             log.warning("%s, line 1: is a header, no term", path)
-            names = [cell.lower() for cell in cells]
-            languages = [cell for cell in cells if cell.lower() not in ("forbidden", "source", "target")]
-            if len(languages) > 2 or (languages and source and target):
-                if source is None or target is None:
-                    raise WhichLanguages(f"{path}: has {', '.join(languages)}: say which, --from and --to.")
-                columns = [chosen(tuple(languages), code) for code in (source, target)]
-                if None in columns:
-                    raise UserError(f"{path}: has {', '.join(languages)}, not {source} and {target}.")
-                own, others = (cells.index(str(column)) for column in columns)
+            at = next((place for place, cell in enumerate(cells) if cell.lower() == "forbidden"), -1)
+            own, others = _columns(path, cells, source, target)
             continue
-        if not line.strip():
-            continue
-        at = names.index("forbidden") if "forbidden" in names else len(cells)
-        term, told = cells[own], cells[at] if at < len(cells) else ""
+        term, told = cells[own : own + 1], cells[at] if 0 <= at < len(cells) else ""
         targets = [cell for place, cell in enumerate(cells) if place not in (own, at) and others in (None, place)]
         bad = [told] if told and told.lower() not in _MARKS else []
-        if not (term and (targets or bad) and (all(targets) or bad or others is not None)):
+        if line.strip() and not (all(term) and (targets or bad) and (all(targets) or bad or others)):
             wanted = "term, comma, translations" if sign else "term, tab, translations"
             raise UserError(f"{path}, line {number}: {line!r} is no term; expected {wanted}.")
         use = list(filter(None, targets))
-        use, bad = ([], use) if told and not bad else (use, bad)
-        if use or bad:
-            for some, more in zip(terms.setdefault(term, ([], [])), (use, bad)):
-                some += more
+        for some, more in zip(terms.setdefault(term[0], ([], [])), ([], use) if told and not bad else (use, bad)):
+            some += more
+    return _checked(terms)
+
+
+def _columns(path: Path, header: list[str], source: str | None, target: str | None) -> tuple[int, int | None]:
+    """Returns the columns of the languages that a header names; None for a target in all others."""
+    languages = [cell for cell in header if cell.lower() not in ("forbidden", "source", "target")]
+    if len(languages) < 3 and (not languages or source is None or target is None):
+        return 0, None
+    if source is None or target is None:
+        raise WhichLanguages(f"{path}: has {', '.join(languages)}: say which, --from and --to.")
+    own, other = (chosen(tuple(languages), code) for code in (source, target))
+    if own is None or other is None:
+        raise UserError(f"{path}: has {', '.join(languages)}, not {source} and {target}.")
+    return header.index(own), header.index(other)
+
+
+def _checked(terms: Mapping[str, tuple[list[str], list[str]]]) -> Terms:
+    return {term: {"use": use, "not": bad} if bad else use for term, (use, bad) in terms.items() if use or bad}

@@ -107,8 +107,8 @@ def checked_blocks(
 
 
 @contextmanager
-def open_text(path: Path | zipfile.Path, form: Form = "any") -> Iterator[io.BufferedReader]:
-    """Opens the bytes of a text file, unpacked as they are read. Raises: UserError as `read_lines`."""
+def open_text(path: Any, form: Form = "any") -> Iterator[io.BufferedReader]:
+    """Opens the bytes of a text file, a Path or zipfile.Path, unpacked as they are read. Raises: as `read_lines`."""
     if path.is_dir():
         raise UserError(f"{path}: this is a folder; a file is expected.")
     try:

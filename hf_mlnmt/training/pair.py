@@ -226,8 +226,8 @@ def _check_files(asked: TwoFiles, data: Path) -> None:
     for option, files in (("--pair", asked.pair), ("--dev", asked.dev), *(("--test", each) for each in asked.test)):
         sizes.check_texts(option, files or ("", ""))
         if files and files[0] == files[1]:
-            path = data / files[0]
-            if not (is_of_units(path) or format_of(path) in FORMATS):
+            whole = data / files[0]
+            if not (is_of_units(whole) or format_of(whole) in FORMATS):
                 raise UserError(
                     f"{option}: {files[0]} alone is no corpus. Give two files, sources first, line by line; or one of "
                     f"both languages: {', '.join(dict.fromkeys([*BILINGUAL, *FORMATS]))}, a folder or a zip."
