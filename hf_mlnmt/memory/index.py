@@ -357,40 +357,37 @@ class TranslationMemory:
     def matches(
         self, text: str, before: str | None = None, after: str | None = None, most: int = 5, least: int = LEAST
     ) -> list[Match]:
-        """Returns the units that are most like a text, the best first, `least` percent or more.
+        """Returns the units that are most like a text, the best first, `least` percent or more; where a translation can
+        be put in as it is, those alone.
 
         before, after: the text's neighbours, by which a context match is told.
         """
         self.between(None, None)
         if not (asked := plain(text)):
             return []
-        context, found, matches, seen = context_of(before, after), words(asked), list[Match](), set[str]()
-        bare = skeleton(asked)
+        bare, context, found, matches = skeleton(asked), context_of(before, after), words(asked), dict[str, Match]()
         for part in self.parts:
             same = part.rows("exact = ?", (key_of(asked),))
-            if bare != asked:
-                same += part.rows("skeleton = ?", (key_of(bare),), 20)
-            for row in [*sorted(same, key=lambda row: row[2] != context), *part.near(found)]:  # a context match first
-                if (source := plain(row[0])) in seen:
-                    continue
-                seen.add(source)
-                if source == asked:
-                    percent, text = CONTEXT if row[2] == context != 0 else EXACT, row[1]
-                else:
-                    near = Levenshtein.normalized_similarity(found, words(source), score_cutoff=least / 100)
-                    if near * 100 < least and len(seen) > len(same):
-                        continue
-                    text, done = fitted(source, row[1], asked)
-                    percent = min(99, math.floor(100 * near + 1e-9))
-                    percent = EXACT if done and skeleton(source) == bare else percent
-                if percent >= least:
-                    matches.append(Match(percent, text, source, row[1], row[4]))
-        found_best = best(matches, most)
+            same = sorted(same, key=lambda row: row[2] != context)  # a context match first
+            for row in [*same, *(part.rows("skeleton = ?", (key_of(bare),), 20) if bare != asked else ())]:
+                source, exact = plain(row[0]), CONTEXT if row[2] == context != 0 else EXACT
+                text, done = (row[1], True) if source == asked else fitted(source, row[1], asked)
+                if done and source not in matches and skeleton(source) == bare:
+                    matches[source] = Match(exact if source == asked else EXACT, text, source, row[1], row[4])
+        for part in self.parts if not matches else ():
+            for row in part.near(found):
+                near = Levenshtein.normalized_similarity(
+                    found, words(source := plain(row[0])), score_cutoff=least / 100
+                )
+                if near * 100 >= least and source not in matches:
+                    matches[source] = Match(min(99, math.floor(100 * near + 1e-9)), "", source, row[1], row[4])
         return [
             match
-            if match.percent >= EXACT
-            else match._replace(text=self.lexicon.fitting(found, match.source, match.text))
-            for match in found_best
+            if match.text
+            else match._replace(
+                text=self.lexicon.fitting(found, match.source, fitted(match.source, match.target, asked)[0])
+            )
+            for match in best(matches.values(), most)
         ]
 
     @cached_property

@@ -85,7 +85,7 @@ class Lexicon:
         at = np.searchsorted(self.keys, keys).clip(max=max(0, len(self.keys) - 1))
         scores = np.where(self.keys[at] == keys, self.values[at], 0) if len(self.keys) else np.zeros(keys.shape)
         scores = scores + 2 * (np.array(own)[:, None] == np.array(theirs))
-        one, two = (np.linspace(0, 1, len(side)) for side in (own, theirs))
+        one, two = (np.arange(len(side)) / len(side) for side in (own, theirs))
         scores = scores - _NEAR * abs(one[:, None] - two)
         pieces, end = [], 0
         for (start, stop), source_word in zip(places, scores.argmax(0)):

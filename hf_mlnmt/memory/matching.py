@@ -180,5 +180,5 @@ def best(matches: Iterable[Match], most: int) -> Sequence[Match]:
     """Returns the best matches, one of each translation; of equal ones the first."""
     found: dict[str, Match] = {}
     for match in sorted(matches, key=lambda match: -match.percent):
-        found.setdefault(match.text, match)
+        found.setdefault(match.text or match.target, match)
     return list(found.values())[:most]
