@@ -16,7 +16,7 @@ FLOORS += ["recipe", "training", "reports", "hub", "export", "analysis", "servin
 # Room: (most lines, most files); and the most lines in all and of tests. CONTRIBUTING.md says how a ceiling is raised.
 CEILINGS = {
     "analysis": (3_020, 12),
-    "cli": (2_990, 21),
+    "cli": (3_100, 22),
     "common": (2_300, 12),
     "convert": (2_760, 12),
     "data": (5_050, 20),
@@ -24,18 +24,18 @@ CEILINGS = {
     "documents": (2_300, 9),
     "evaluation": (2_960, 11),
     "export": (1_990, 10),
-    "generation": (6_370, 29),
+    "generation": (6_530, 30),
     "hub": (910, 6),
-    "memory": (830, 5),
+    "memory": (810, 5),
     "modeling": (7_800, 34),
     "recipe": (1_810, 5),
     "reports": (1_700, 10),
     "search": (5_730, 23),
-    "serving": (3_270, 12),
+    "serving": (3_310, 12),
     "training": (7_710, 27),
     "zoo": (600, 4),
 }
-TOTAL, TESTS = 59_600, 53_300
+TOTAL, TESTS = 60_670, 53_620
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 
