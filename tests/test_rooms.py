@@ -11,12 +11,12 @@ from helpers.package_code import FILES, PACKAGE, nodes_of
 
 # From the ground up; a room may import those before it, its own files, and nothing else of the package.
 FLOORS = ["modeling", "common"]
-FLOORS += ["search", "zoo", "data", "convert", "generation", "documents", "evaluation"]
+FLOORS += ["search", "zoo", "data", "convert", "memory", "generation", "documents", "evaluation"]
 FLOORS += ["recipe", "training", "reports", "hub", "export", "analysis", "serving", "demo", "cli"]
 # Room: (most lines, most files); and the most lines in all and of tests. CONTRIBUTING.md says how a ceiling is raised.
 CEILINGS = {
     "analysis": (3_020, 12),
-    "cli": (2_990, 21),
+    "cli": (3_100, 22),
     "common": (2_300, 12),
     "convert": (2_760, 12),
     "data": (5_090, 20),
@@ -24,17 +24,18 @@ CEILINGS = {
     "documents": (2_730, 11),
     "evaluation": (2_960, 11),
     "export": (1_990, 10),
-    "generation": (6_440, 29),
+    "generation": (6_620, 30),
     "hub": (910, 6),
+    "memory": (810, 5),
     "modeling": (7_800, 34),
     "recipe": (1_810, 5),
     "reports": (1_700, 10),
     "search": (5_740, 23),
-    "serving": (3_270, 12),
-    "training": (7_710, 27),
+    "serving": (3_320, 12),
+    "training": (7_720, 27),
     "zoo": (600, 4),
 }
-TOTAL, TESTS = 60_200, 53_700
+TOTAL, TESTS = 61_300, 54_100
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 

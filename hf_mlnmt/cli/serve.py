@@ -18,6 +18,11 @@ def serve(
         metavar="[FROM-TO=]MODEL...",
     ),
     *,
+    memory: list[str] | None = option(
+        None,
+        "Translation memory (translate --memory) of a pair, which POST /v1/memory adds to; again for more.",
+        metavar="[FROM-TO=]FILE",
+    ),
     host: str = option("127.0.0.1", "Address to listen at; 0.0.0.0: all of this machine."),
     port: int = option(5000, "Port; 0: any that is free.", min=0, max=65535),
     api_key_file: Path | None = option(None, "API keys, one a line: a request must name one. There is no page then."),
@@ -53,5 +58,5 @@ def serve(
     options.use_machine(threads)
     of_clients: dict[str, Any] = {"host": host, "port": port, "keys": keys, "hosts": allow_host or [], "limits": limits}
     of_clients |= {"page": not no_page, "cors": cors, "addresses": log_addresses}
-    loading = {"device": device, "dtype": dtype}
+    loading = {"device": device, "dtype": dtype, "memory": memory or []}
     serve_models(models, loading=loading, batch_tokens=batch_tokens, max_wait=max_wait / 1000, **of_clients)

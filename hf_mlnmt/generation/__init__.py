@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hf_mlnmt.generation.translating.hypotheses import Alternative, Hypothesis
     from hf_mlnmt.generation.translating.pipeline import Translate, TranslationPipeline
     from hf_mlnmt.generation.translating.segments import CutText, EncodedPiece, check_characters, split_sentences
+    from hf_mlnmt.memory.index import TranslationMemory
     from hf_mlnmt.search.rules import Abandoned
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Linked",
     "Translate",
     "TranslationCall",
+    "TranslationMemory",
     "TranslationPipeline",
     "check_characters",
     "detection",
@@ -38,6 +40,7 @@ __all__ = [
 ]
 _HOMES = {
     "data.directions": ("has_modules",),
+    "memory.index": ("TranslationMemory",),
     "search.rules": ("Abandoned",),
     "generation.constraints.linked": ("Linked",),
     "generation.translating.call": ("TranslationCall",),

@@ -117,6 +117,15 @@ class Error(BaseModel):
     error: str
 
 
+class UnitRequest(BaseModel):
+    """A translation for the memory of a pair of languages."""
+
+    text: str = Field(description="The source.")
+    translation: str = Field(description="Its translation, which counts from the next request on.")
+    source: str | None = Field(None, description="Language code; none: where only one is possible.")
+    target: str | None = Field(None, description="Language code; none: where only one is possible.")
+
+
 class Searched(BaseModel):
     """The fields that all answers of /v1 share: languages, detected languages and models."""
 
@@ -492,6 +501,21 @@ async def _searched(
         done = await api.translate(request.scope["record"], texts, sources, asked.target, **options)
     answer = {"source": asked.source, "target": done.target or asked.target, "via": done.via, "models": done.models}
     return done.texts, answer | ({"detected": [found.to_dict() for found in detected]} if detected else {})
+
+
+@_router.post("/v1/memory", responses=_ERRORS, tags=["ours"], openapi_extra=_body_of(UnitRequest))
+async def remember(request: Request, api: Served) -> dict[str, int]:
+    """Add a translation to a memory, for which an API key is needed: on disk before the answer, used from then on."""
+    asked, texts = await _asked(request, api, UnitRequest, "text", "translation")
+    api.check([*texts, asked.translation], request.scope["record"])
+    if not api.keys:
+        raise HTTPException(403, "only who has an API key adds to a memory, and this server has none (--api-key-file)")
+    route = api.batcher.models.route(asked.source, asked.target)
+    memory = route.legs[0].pipeline.memory if len(route.legs) == 1 else None
+    if memory is None:
+        raise HTTPException(400, "this pair has no memory: the server is started with --memory FILE")
+    await asyncio.to_thread(memory.add, asked.text, asked.translation)
+    return {"units": await asyncio.to_thread(len, memory)}
 
 
 @_router.get("/v1/models", tags=["ours"])

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.common.languages import Direction, base_language, check_direction, direction_of, language_tag
 from hf_mlnmt.common.model_folder import CARD, fetch_small_files
-from hf_mlnmt.generation import TranslationPipeline, has_modules
+from hf_mlnmt.generation import TranslationMemory, TranslationPipeline, has_modules
 from hf_mlnmt.reports.facts import front_matter
 
 logger = logging.getLogger(__name__)
@@ -69,18 +69,21 @@ class ServedModels:
     Args:
         names: folders or Hub names, also as `en-de=MODEL`; a pair that several models have is translated by the first.
         device, dtype: as in TranslationPipeline.from_pretrained.
+        memory: files of translation memories, as they are or as `en-de=FILE`.
 
     Raises: UserError for a model that cannot be loaded, or whose languages are unknown.
     """
 
-    def __init__(self, names: Sequence[str], *, device: str | None = None, dtype: str = "auto") -> None:
+    def __init__(
+        self, names: Sequence[str], *, device: str | None = None, dtype: str = "auto", memory: Sequence[str] = ()
+    ) -> None:
         if not names:
             raise UserError("no model to serve: give folders or Hub names of models.")
         self.settings: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.given = list(names)
+        self.given, self.memory = list(names), list(memory)
         self._one_reload = threading.Lock()
         self._routes = lru_cache(_MOST_ROUTES)(self._route)
-        self.models = self._named([self._load(name) for name in self.given])
+        self.models = self._remembering(self._named([self._load(name) for name in self.given]))
 
     @property
     def names(self) -> list[str]:
@@ -141,7 +144,7 @@ class ServedModels:
                 except Exception as error:  # after any error the old model stays
                     problems.append(f"{old.given}: not loaded again, the one that was loaded stays ({error})")
                     models.append(old)
-            self.models = self._named(models)
+            self.models = self._remembering(self._named(models))
             self._routes.cache_clear()
         for problem in problems:
             logger.error("%s", problem)
@@ -158,6 +161,24 @@ class ServedModels:
             model.name = f"{match[1]}-{match[2]}"
         model.tags = dict(_pairs(place, pipeline, (match[1], match[2]) if match else None))
         return model
+
+    def _remembering(self, models: list[ServedModel]) -> list[ServedModel]:
+        """Gives the models of each pair its memory, and returns the models. Raises: UserError for one of no pair."""
+        pairs = list(dict.fromkeys(pair for model in models for pair in model.pairs))
+        files: dict[Direction, list[str]] = {}
+        for given in self.memory:
+            match = _NAMED.fullmatch(given)
+            pair = (match[1], match[2]) if match else pairs[0]
+            if pair not in pairs or (match is None and len(pairs) > 1):
+                known = _said(map("-".join, pairs))
+                raise UserError(f"--memory {given}: name its pair, as in en-de=FILE; served are {known}.")
+            files.setdefault(pair, []).append(match[3] if match else given)
+        for pair, names in files.items():
+            memory = TranslationMemory(*names, source=pair[0], target=pair[1])
+            for model in models:
+                if pair in model.pairs:
+                    model.pipeline.memory = memory
+        return models
 
     @staticmethod
     def _named(models: list[ServedModel]) -> list[ServedModel]:

@@ -28,6 +28,7 @@ PARSED = {
     r"--push ": "it uploads to the Hub",
     r"--processes \d|^(?:torchrun|accelerate) ": "several processes: tests/training/test_processes*.py",
     r"^hf-mlnmt serve ": "it serves until it is stopped",
+    r"--memory ": "it wants a memory of its own: tests/generation/test_translation_memory.py",
     r"SLURM": "a part of 50: tests/generation/test_shards.py",
     r"^hf-mlnmt train --student ": "it wants 200 pairs: tests/training/test_students.py",
     r"^hf-mlnmt train --pair ": "it wants 200 pairs: tests/training/test_pair.py, tests/docs/test_tutorial.py",

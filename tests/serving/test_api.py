@@ -900,3 +900,34 @@ def test_random_requests_are_answered_or_refused(batcher):
         assert answer.status_code // 100 in (2, 4) or answer.status_code == 503, (number, path, request, answer.text)
         if answer.status_code // 100 != 2:
             assert answer.json().keys() == {"error"}
+
+
+def test_a_memory_learns_by_one_request(pair_folders, tmp_path):
+    (tmp_path / "a.tsv").write_text(f"{SENTENCES[0]}\t{GERMAN}\n", "utf-8")
+    with pytest.raises(UserError, match="name its pair"):
+        ServedModels([str(pair_folders["en-de"])], memory=[f"en-fr={tmp_path / 'a.tsv'}"])
+    batcher = Batcher(ServedModels([str(pair_folders["en-de"])], memory=[str(tmp_path / "a.tsv")]))
+    try:
+        client = TestClient(make_app(batcher, keys=["one"]), headers={"Authorization": "Bearer one"})
+
+        def translated(text):
+            (best,) = client.post("/v1/translate", json={"texts": text}).json()["translations"][0]
+            return best["text"], best["origin"]
+
+        assert translated(SENTENCES[0]) == (GERMAN, "memory 100")
+        assert translated(ENGLISH)[1] == "machine"
+        unit = {"text": ENGLISH, "translation": "Neu."}
+        for given, headers, status in (
+            (unit, {"Authorization": "Bearer two"}, 403),
+            ({"text": ENGLISH}, {}, 400),
+            ({**unit, "translation": " "}, {}, 400),
+            ({**unit, "target": "fr"}, {}, 400),
+        ):
+            answer = client.post("/v1/memory", json=given, headers=headers)
+            assert (answer.status_code, answer.json().keys()) == (status, {"error"})
+        assert translated(ENGLISH)[1] == "machine"
+        assert client.post("/v1/memory", json=unit).json() == {"units": 2}
+        assert translated(ENGLISH) == ("Neu.", "memory 100")
+        assert TestClient(make_app(batcher)).post("/v1/memory", json=unit).status_code == 403
+    finally:
+        batcher.close_now(10)

@@ -19,7 +19,7 @@ from hf_mlnmt.data.directions import code_tokens
 from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.generation.translating.batches import batches_by_tokens
 from hf_mlnmt.generation.translating.hypotheses import Candidate, Hypothesis
-from hf_mlnmt.generation.translating.options import DecodingOptions
+from hf_mlnmt.generation.translating.options import OF_TEXTS, DecodingOptions
 from hf_mlnmt.generation.translating.searching import BatchSearch, Pending
 from hf_mlnmt.generation.translating.segments import CutText, EncodedPiece, TextPiece, join, sentences_of
 from hf_mlnmt.zoo.systems import positions_of
@@ -131,7 +131,10 @@ class TranslationCall(BatchSearch):
             # No search for a piece that has no token of its own (stray control characters) or no visible character.
             searched = [piece for piece in inputs if len(piece.ids) > self.encoder.overhead and is_visible(piece.text)]
             cut.append(CutText(line, of_text, searched))
-        return cut
+        if self.memory is None:
+            return cut
+        free = [not any(self.constraints.of_line(name, text.line) for name in OF_TEXTS) for text in cut]
+        return self.memory.with_matches(texts, cut, free)
 
     def forget_lines(self) -> None:
         """Forgets the lines that `report` would warn of."""
@@ -145,7 +148,7 @@ class TranslationCall(BatchSearch):
         ranks = [of_pieces.get(number, [self.empty] * self.count) for number in range(len(text.pieces))]
         whole = self._whole(text, ranks) if len(ranks) > 1 else (ranks or [[self.empty] * self.count])[0]
         self.unfinished += sum(not hypothesis.finished for hypothesis in whole)
-        return whole
+        return whole if text.origin is None else [replace(hypothesis, origin=text.origin) for hypothesis in whole]
 
     def _whole(self, text: CutText, ranks: list[list[Hypothesis]]) -> list[Hypothesis]:
         whole = []
@@ -203,6 +206,9 @@ class TranslationCall(BatchSearch):
         ):
             if lines:
                 logger.warning("%s: %d, the first is line %d; %s", what, len(lines), lines[0], hint)
+        if self.memory is not None:
+            shown = (f"{name}: {one} ({two})" for name, one, two, _ in self.memory.bands.rows())
+            logger.warning("segments (words) by their matches in the memory: %s", ", ".join(shown))
         if self.unfinished:
             more = self.longest < (positions_of(self.parts.model.config) or math.inf) - 1
             remedy = "raise max_new_tokens" if more else "the model has no more positions"

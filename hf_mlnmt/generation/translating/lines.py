@@ -262,7 +262,7 @@ class Style:
                 lines = [f"{number} ||| {line} ||| {best.score:.6f}" for line, best in zip(lines, result)]
             return "\n".join(line if link is None else f"{line} ||| {link}" for line, link in zip(lines, links))
         records, numbers = [], ("score", "log_probability", "length")
-        named = ("confidence", "word_confidences", "word", "probability")
+        named = ("confidence", "word_confidences", "word", "probability", "origin")
         for best, link in zip(result, links):
             records.append({"translation": best.text} | ({} if link is None else {"alignment": link}))
             records[-1] |= {name: value for name in named if (value := getattr(best, name, None)) is not None}

@@ -73,7 +73,7 @@ NUMBERS = {
     **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), Range(0, 1, below=True)),
     "min_p": Range(0, 1),
     "top_n_sigma": Range(0, above=True),
-    **dict.fromkeys(("alpha", "beta", "diversity_penalty"), Range(0)),
+    **dict.fromkeys(("alpha", "beta", "diversity_penalty", "memory_weight"), Range(0)),
     "guidance_scale": Range(1, 1),  # other values need a model without a source
 }
 
@@ -389,6 +389,17 @@ class DecodingOptions:
         metavar="FILE",
         parser=str,
     )
+    # A TranslationMemory, or names of files; remembered.py.
+    memory: Any = option(
+        "Translation memory: a .tmx, .xliff, .po, .mo, .tsv or .csv file, or a folder or zip of such. What it has is "
+        "put in, what is similar steers the search. Give it again for more.",
+        metavar="FILE",
+        parser=list,
+    )
+    memory_weight: float | None = option(
+        "Of --memory: what an n-gram of a similar text's translation adds to the score, times similarity; 0: nothing. "
+        "Default: 1."
+    )
     batch_tokens: int = option("Source tokens in a batch, padding included.", panel=SPEED, default=4096, min=1)
     progress: bool = option("Progress bar on stderr, where that is a terminal.", panel=OUTPUT, default=False)
     generate: dict[str, Any] = field(default_factory=dict)  # anything else that generate() takes
@@ -474,6 +485,10 @@ class DecodingOptions:
                 yield f"{name}: {value!r} is neither a text for all nor a list, one for each text."
         if self.terms_ignore_case and not self.terms:
             yield "terms_ignore_case (--terms-ignore-case): is of terms (--terms), a glossary: give one, or leave it."
+        names = [self.memory] if isinstance(self.memory, str | Path) else self.memory
+        listed = isinstance(names, list | tuple) and bool(names) and all(isinstance(x, str | Path) for x in names)
+        if not (names is None or listed or hasattr(names, "matches")):
+            yield f"memory: {names!r} is neither a TranslationMemory nor names of bilingual files."
         if self.early_stopping not in (None, True, False, "never"):
             yield f"early_stopping: {self.early_stopping!r} is neither True nor False nor 'never'."
         for name, choices in (("split", ("long", "sentences")), ("draws", ("batch", "row", "text"))):

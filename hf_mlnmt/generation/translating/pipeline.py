@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from hf_mlnmt.common.errors import OptionError, UserError, suggest
-from hf_mlnmt.common.languages import direction_of
+from hf_mlnmt.common.languages import direction_of, same_language
 from hf_mlnmt.common.made_from import digest, sha256_of_files
 from hf_mlnmt.common.model_folder import MODEL_FILES, fetch_small_files
 from hf_mlnmt.data.directions import has_modules, language_codes
@@ -35,6 +35,7 @@ from hf_mlnmt.generation.translating.call import TranslationCall
 from hf_mlnmt.generation.translating.hypotheses import Hypothesis, Scored
 from hf_mlnmt.generation.translating.loading import Parts, load, parts_in_memory
 from hf_mlnmt.generation.translating.options import OF_TEXTS, DecodingOptions, forced_first, of_texts
+from hf_mlnmt.memory.index import TranslationMemory
 from hf_mlnmt.search.hypotheses import normalized
 
 NAMES = ("source_language", "target_language")
@@ -50,12 +51,16 @@ class TranslationPipeline:
     ['Ein Mann fährt Fahrrad.']
     """
 
-    def __init__(self, model: Any, tokenizer: Any = None, name: str = "") -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any = None, name: str = "", memory: TranslationMemory | None = None
+    ) -> None:
         """Makes a pipeline of a model in memory, also quantised or with an adapter, and its tokenizer, or of `Parts`.
+
+        memory: a translation memory that all calls use, unless their options name another.
 
         Raises: UserError where model or tokenizer is missing, or their vocabularies do not fit.
         """
-        self.name = name
+        self.name, self.memory = name, memory
         self._choosers: dict[Any, Any] = {}
         self.parts = model if isinstance(model, Parts) else parts_in_memory(model, tokenizer)
 
@@ -78,6 +83,23 @@ class TranslationPipeline:
             self._choosers[key] = make()
         return self._choosers[key]
 
+    def memory_of(self, options: DecodingOptions) -> TranslationMemory | None:
+        """Returns the memory of a call, opened once; None without one, or where it is of other languages."""
+        given = options.memory or self.memory
+        if given is None or options.alternatives:
+            return None
+        told = direction_of(self.name) or (None, None)
+        pair = options.source_language or told[0], options.target_language or told[1]
+        if isinstance(given, TranslationMemory):
+            memory = given.between(*pair)
+            same = all(code is None or same_language(code, own) for code, own in zip(pair, memory.languages))
+            return memory if same else None
+        files = [given] if isinstance(given, str | Path) else given
+        key = (*map(str, files), *pair)
+        if key not in self._choosers:
+            self._choosers[key] = TranslationMemory(*files).between(*pair)
+        return self._choosers[key]
+
     @property
     def model(self) -> Any:
         """Returns the model that translates; can be set."""
@@ -95,6 +117,7 @@ class TranslationPipeline:
         dtype: str = "auto",
         *,
         fast: bool = True,
+        memory: TranslationMemory | None = None,
         **options: Any,
     ) -> TranslationPipeline:
         """Loads a model from a local folder or a Hub name; options: from_pretrained's (revision...).
@@ -104,10 +127,11 @@ class TranslationPipeline:
             dtype: auto (as saved), float32, bfloat16, float16; int8: the weights of linear layers rounded.
             fast: convert MarianMTModel, M2M100, NLLB, BART and mBART to this package's baseline, as by import_model,
                 with the same outputs and a faster generate().
+            memory: as of the constructor.
 
         Raises: UserError when the model cannot be loaded.
         """
-        return cls(load(str(name), device, dtype, fast=fast, **options), None, str(name))
+        return cls(load(str(name), device, dtype, fast=fast, **options), None, str(name), memory)
 
     @property
     def languages(self) -> list[str]:

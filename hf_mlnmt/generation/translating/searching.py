@@ -55,6 +55,7 @@ from hf_mlnmt.generation.translating.options import (
     forced_first,
     longest_translation,
 )
+from hf_mlnmt.generation.translating.remembered import Remembered
 from hf_mlnmt.generation.translating.segments import EncodedPiece, TextEncoder, source_limit
 from hf_mlnmt.modeling.releases import PREFIX_BY_ROW
 from hf_mlnmt.search.hypotheses import normalized
@@ -159,6 +160,8 @@ class BatchSearch:
             raise OptionError(f"confidence: {self.name or 'the model'} is not calibrated: hf-mlnmt model calibrate.")
         first = [self.arguments.get("forced_bos_token_id", settings.forced_bos_token_id)] if self.skipped else []
         self.constraints = TextConstraints(options, parts, self.encoder, first_line, first, self.ends, self.longest)
+        memory = pipeline.memory_of(options)
+        self.memory = None if memory is None else Remembered(memory, options, parts, [*filter(None, self.ends)])
         self.quotes = True  # whether warnings quote unmet terms; a server, whose log quotes no user, sets False
         if (said := parts.source.init_kwargs.get(EXPECTS)) is not None:
             logger.warning("%s expects text that is cut: %s", self.name or "the model", said)
@@ -183,6 +186,8 @@ class BatchSearch:
             between: called between steps of generate(); on a GPU, or for one sentence in C, once before all steps.
             beside: an executor of one thread that decodes the results, where decoding is all that is left to do.
         """
+        if any(piece.known is not None for piece in inputs):
+            return self._with_known(inputs, between, beside)
         try:
             if self.options.alternatives:
                 return Pending(partial(list, self._alternatives(inputs, between)))
@@ -196,6 +201,22 @@ class BatchSearch:
         logger.warning("out of memory with a batch of %d: going on with half; lower batch_tokens", len(inputs))
         half = len(inputs) // 2
         return Pending(*(self.search(part, between, beside).result for part in (inputs[:half], inputs[half:])))
+
+    def _with_known(self, inputs: Sequence[EncodedPiece], between: Between, beside: Any) -> Pending:
+        """Searches the pieces of a batch that the memory does not have; the others' translations are put in."""
+        searched = [piece for piece in inputs if piece.known is None]
+        pending = self.search(searched, between, beside) if searched else Pending()
+        links, sure = (() if self.options.alignments else None), (1.0 if self.options.confidence else None)
+
+        def put_in(text: str) -> list[Hypothesis]:
+            words = None if sure is None else (sure,) * len(text.split())
+            return [Hypothesis(text, 0.0, 0.0, 0, True, links, sure, words)] * self.count
+
+        def read() -> list[list[Hypothesis]]:
+            found = iter(pending.result())
+            return [next(found) if piece.known is None else put_in(piece.known) for piece in inputs]
+
+        return Pending(read)
 
     def _found(self, inputs: Sequence[EncodedPiece], between: Between, beside: Any = None) -> Pending:
         """Searches a batch under its constraints, and pieces for which that finds nothing once more without demands;
@@ -239,7 +260,7 @@ class BatchSearch:
         options, numbers = self.options, [piece.line - self.first_line for piece in inputs]
         draws = self.searched if PREFIX_BY_ROW and self.arguments["num_beams"] == 1 else 1
         arguments = arguments_of_texts(self.arguments, numbers, draws)
-        rules = self.constraints.rules(inputs, asked)
+        rules = self.constraints.rules(inputs, asked) + (self.memory.rules(inputs) if self.memory else [])
         if options.top_n_sigma is not None:
             rules.append(TopNSigma(options.top_n_sigma))
         if options.draws_by_text:
@@ -358,7 +379,7 @@ class BatchSearch:
         return replace(found, confidence=self.calibration.of_translation(mean(found)), word_confidences=words)
 
     def _hypothesis(self, text: str, log_probability: float, length: int, finished: bool) -> Hypothesis:
-        score = normalized(log_probability, self.penalty, length + self.skipped)
+        score = normalized(log_probability, self.penalty, length + self.skipped) if length else 0.0
         return Hypothesis(text, score, log_probability, length, finished)
 
     def _alternatives(self, inputs: Sequence[EncodedPiece], between: Between) -> list[list[Hypothesis]]:

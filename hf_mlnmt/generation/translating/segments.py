@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hf_mlnmt.data.directions import Direction
     from hf_mlnmt.generation.constraints.lexical_constraints import Asked
     from hf_mlnmt.generation.constraints.linked import KeptPart
+    from hf_mlnmt.memory.steering import Pieces
 
 logger = logging.getLogger(__name__)
 
@@ -158,18 +159,22 @@ class EncodedPiece(NamedTuple):
     kept: tuple[KeptPart, ...] = ()
     pieces: int = 1  # the number of pieces that the text is cut into
     begins: Asked | None = None  # the beginning of the translation, used instead of a target_prefix
+    known: str | None = None  # the translation that a memory has, which is taken as it is
+    steering: Pieces = ()  # of similar texts' translations (memory/steering.py)
 
 
 class CutText(NamedTuple):
-    """A text cut into pieces that are translated one by one; `inputs`: the pieces with visible text, encoded."""
+    """A text cut into pieces that are translated one by one; `inputs`: the pieces with visible text, encoded; `origin`:
+    what a memory had of it, None without a memory."""
 
     line: int
     pieces: list[TextPiece]
     inputs: list[EncodedPiece]
+    origin: str | None = None
 
     def on_line(self, line: int) -> CutText:
         """Returns a copy with the line number `line`."""
-        return CutText(line, self.pieces, [piece._replace(line=line) for piece in self.inputs])
+        return self._replace(line=line, inputs=[piece._replace(line=line) for piece in self.inputs])
 
 
 class TextEncoder:

@@ -1,0 +1,87 @@
+"""What a translation memory (hf_mlnmt/memory) knows of a call's texts: translations put in, and searches steered.
+
+A line that the memory has is put in whole; else its pieces are looked up one by one, and one without a match is steered
+by the line's best. The origin of a line that was cut is that of its least known piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hf_mlnmt.data.directions import code_tokens
+from hf_mlnmt.data.tokenizer import encode
+from hf_mlnmt.generation.translating.options import DecodingOptions
+from hf_mlnmt.generation.translating.segments import CutText, EncodedPiece, TextPiece
+from hf_mlnmt.memory.index import TranslationMemory
+from hf_mlnmt.memory.matching import EXACT, Bands, Match, holes
+from hf_mlnmt.memory.steering import Steering
+
+WEIGHT = 1.0  # unless memory_weight says another
+MACHINE = "machine"
+
+
+def is_known(matches: Sequence[Match]) -> bool:
+    """Returns whether the best match's translation is one of the text itself."""
+    return bool(matches) and matches[0].percent >= EXACT
+
+
+class Remembered:
+    """A memory beside a call. parts: of the pipeline; ends: end tokens."""
+
+    def __init__(self, memory: TranslationMemory, options: DecodingOptions, parts: Any, ends: Sequence[int]) -> None:
+        self.memory, self.ends, self.bands = memory, list(ends), Bands()
+        self.weight = WEIGHT if options.memory_weight is None else options.memory_weight
+        self.target, self.processing = parts.target, parts.target_processing
+        tokenizer = parts.target
+        self.special = {*tokenizer.all_special_ids, *tokenizer.convert_tokens_to_ids(code_tokens(tokenizer))}
+
+    def with_matches(self, texts: Sequence[str], cut: Sequence[CutText], free: Sequence[bool]) -> list[CutText]:
+        """Returns cut texts with what the memory knows of them. free: whether a translation may be put in as it is."""
+        lines, found = [text.strip() for text in texts], list[tuple[CutText, list[list[Match]]]]()
+        around = ["", *lines, ""]
+        for number, (text, may) in enumerate(zip(cut, free, strict=True)):
+            line, pieces, inputs = lines[number], text.pieces, text.inputs
+            matches = self.memory.matches(line, around[number], around[number + 2]) if inputs else []
+            if is_known(matches) and may and len(inputs) > 1 and "\n" not in line:
+                pieces, inputs = [TextPiece(line, "")], [inputs[0]._replace(text=line, number=0, pieces=1)]
+            own = [matches] if len(pieces) == 1 else [self.memory.matches(each.source or each.text) for each in inputs]
+            for place, (piece, each) in enumerate(zip(inputs, own)):
+                if may and is_known(each) and "\n" not in piece.text:
+                    inputs[place] = piece._replace(known=each[0].text, ids=piece.ids[-1:])
+            some = [each or matches[:1] for each in own]
+            worst = min(some, key=lambda each: each[0].percent if each else 0, default=[])
+            self.bands.add(line, worst[0].percent if worst else 0)
+            found.append((CutText(text.line, pieces, inputs, worst[0].origin if worst else MACHINE), some))
+        steering = self._pieces({match.text for _, some in found for each in some for match in each})
+        for text, some in found:
+            for place, (piece, each) in enumerate(zip(text.inputs, some)):
+                if piece.known is None:
+                    rewarded = [(ids, match.reward) for match in each for ids in steering[match.text]]
+                    text.inputs[place] = piece._replace(steering=rewarded)
+        return [text for text, _ in found]
+
+    def _pieces(self, texts: set[str]) -> dict[str, list[list[int]]]:
+        """Returns of each translation the tokens between its holes and unknown ones, and the end."""
+        if not self.weight:
+            return {text: [] for text in texts}
+        between = [(text, part) for text in texts for part in holes(text)]
+        encoded = encode(self.target, [self.processing.apply(part) for _, part in between], target=True)
+        found: dict[str, list[list[int]]] = {text: [] for text in texts}
+        for (text, part), ids in zip(between, encoded, strict=True):
+            pieces: list[list[int]] = [[]]
+            for token in ids.tolist():
+                if token == self.target.unk_token_id:
+                    pieces.append([])
+                elif token not in self.special:
+                    pieces[-1].append(token)
+            if text.endswith(part) and pieces[-1]:
+                pieces[-1] += self.ends[:1]
+            found[text] += filter(None, pieces)
+        return found
+
+    def rules(self, inputs: Sequence[EncodedPiece]) -> list[Steering]:
+        """Returns the rule that steers the search of some pieces, or none."""
+        if not any(piece.steering for piece in inputs):
+            return []
+        return [Steering([piece.steering for piece in inputs], self.weight, self.ends)]

@@ -1,0 +1,397 @@
+"""A translation memory: units of bilingual files in SQLite, found by their words, and added to while it is used.
+
+| file beside `project.tmx` | what it holds | when it is written |
+| --- | --- | --- |
+| `project.tmx.en-de.memory` | the file's units and where their words stand | built when the file is new or changed |
+| `project.tmx.en-de.added` | what was added since, which counts first | by `add`, before it returns |
+
+Both have the same tables. `units`: texts, and keys of 64 bits of the source (`exact`), its neighbours (`context`, 0 for
+none) and, if it has numbers or placeholders, of the source without these (`skeleton`). `postings`: for each of 2^21
+features, which are the words of sources and pairs of neighbours, hashed, the numbers of the units that have it, in
+blocks. A look-up reads the rarest features of a text, rates the units by what they share and by their lengths, and
+compares the words of the best ones.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import sqlite3
+import threading
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from rapidfuzz.distance import Levenshtein
+
+from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.files import atomic_path, cache_folder, explained, file_name
+from hf_mlnmt.common.languages import language_tag
+from hf_mlnmt.common.made_from import Origin
+from hf_mlnmt.data.bilingual import BILINGUAL, UnitReport, read_units
+from hf_mlnmt.data.formats import format_of
+from hf_mlnmt.memory.lexicon import Lexicon, Sample
+from hf_mlnmt.memory.matching import (
+    CONTEXT,
+    EXACT,
+    LEAST,
+    Match,
+    best,
+    fitted,
+    hashes_of,
+    plain,
+    skeleton,
+    words,
+)
+
+log = logging.getLogger(__name__)
+VERSION = 2
+_FEATURES = 1 << 20  # of words, and as many of pairs
+_BLOCKS = 1 << 12  # of a feature's postings: a key is feature * _BLOCKS + block
+_AT_ONCE = 3 << 20  # words whose features are sorted together: 48 MiB
+_READ = 50_000  # numbers of units that a look-up reads, unless the rarest feature has more
+_MOST_READ = 200_000
+_COMPARED = 80  # units whose words are compared
+_KINDS = ".tmx, .xliff, .po, .mo, .tsv, .csv, a folder or zip of such"
+_OWN = (".memory", ".added", ".lock", ".part")
+_TABLES = """
+CREATE TABLE units (id INTEGER PRIMARY KEY, exact INTEGER, context INTEGER, skeleton INTEGER, source TEXT, target TEXT,
+    changed TEXT, place TEXT);
+CREATE UNIQUE INDEX by_text ON units (exact, context);
+CREATE TABLE postings (key INTEGER PRIMARY KEY, units BLOB);
+CREATE TABLE about (name TEXT PRIMARY KEY, value BLOB);
+"""
+_BY_SKELETON = "CREATE INDEX by_skeleton ON units (skeleton) WHERE skeleton IS NOT NULL"
+_COLUMNS = "source, target, context, changed, place, id"
+
+
+def key_of(*texts: str) -> int:
+    """Returns a key of 64 bits of texts."""
+    return int.from_bytes(blake2b("\0".join(texts).encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def context_of(before: str | None, after: str | None) -> int:
+    """Returns the key of a segment's neighbours, 0 where there are none."""
+    return key_of(plain(before or ""), plain(after or "")) if before or after else 0
+
+
+def _features(hashes: np.ndarray, units: np.ndarray) -> np.ndarray:
+    """Returns, sorted and each once, feature << 32 | unit of words (hashes) in the order of their units (numbers)."""
+    near, shift, size = np.flatnonzero(units[1:] == units[:-1]), np.uint64(32), np.uint64(_FEATURES)
+    found = np.empty(len(units) + len(near), np.uint64)
+    found[: len(units)] = hashes % _FEATURES
+    pairs = hashes[near].astype(np.uint64) * np.uint64(0x9E3779B1) + hashes[near + 1]
+    found[len(units) :] = (pairs * np.uint64(0x85EBCA6B) >> np.uint64(12)) % size + size
+    found <<= shift
+    found[: len(units)] |= units
+    found[len(units) :] |= units[near]
+    found.sort()
+    new = np.ones(len(found), bool)
+    np.not_equal(found[1:], found[:-1], out=new[1:])
+    return found[new]
+
+
+class Index:
+    """The units of one SQLite file; a thread has a connection of its own. `fixed`: nobody adds to it."""
+
+    def __init__(self, path: Path, fixed: bool) -> None:
+        self.path, self.fixed, self._own = path, fixed, threading.local()
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """Returns the thread's connection; of units that may be added the file is made where there is none."""
+        if not hasattr(self._own, "connection"):
+            address = self.path.resolve().as_uri() + ("?mode=ro&immutable=1" if self.fixed else "?mode=rwc")
+            self._own.connection = sqlite3.connect(address, uri=True, timeout=60, isolation_level=None)
+            if not self.fixed:
+                with self.changing() as connection:
+                    if not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+                        for statement in (*_TABLES.split(";")[:-1], _BY_SKELETON):
+                            connection.execute(statement)
+        return self._own.connection
+
+    @contextmanager
+    def changing(self) -> Iterator[sqlite3.Connection]:
+        """Context manager: a change that is on disk when it ends, and none where it fails."""
+        connection = self.connection
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield connection
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+
+    def about(self, name: str) -> Any:
+        """Returns a value that was noted, or None."""
+        row = self.connection.execute("SELECT value FROM about WHERE name = ?", (name,)).fetchone()
+        return row and row[0]
+
+    def rows(self, where: str, values: Sequence[Any], most: int = 1000) -> list[Any]:
+        """Returns (source, target, context, changed, place) of units, the newest first."""
+        order = f"ORDER BY changed DESC, id DESC LIMIT {most}"
+        return self.connection.execute(f"SELECT {_COLUMNS} FROM units WHERE {where} {order}", values).fetchall()
+
+    def near(self, found: Sequence[str], most: int = _COMPARED) -> list[Any]:
+        """Returns the rows of the units that share most with the words of a text."""
+        number = self.connection.execute("SELECT max(id) FROM units").fetchone()[0]
+        if not found or not number:
+            return []
+        if getattr(self._own, "number", None) != number:
+            self._own.number, self._own.marks = number, np.zeros(number + 1, np.int32)
+            self._own.scores = np.zeros(number + 1, np.float32)
+            self._own.lengths = np.frombuffer(b"\0" + self.about("lengths"), np.uint8).astype(np.float32)
+        hashes = hashes_of(found)
+        blocks: list[tuple[int, list[int]]] = []
+        for feature in (_features(hashes, np.zeros(len(hashes), np.uint32)) >> np.uint64(32)).tolist():
+            asked = "SELECT key, length(units) / 4 FROM postings WHERE key BETWEEN ? AND ?"
+            keys = self.connection.execute(asked, (feature * _BLOCKS, (feature + 1) * _BLOCKS - 1)).fetchall()
+            if keys:
+                blocks.append((sum(size for _, size in keys), [key for key, _ in keys]))
+        read, scores, all_units = 0, self._own.scores, list[np.ndarray]()
+        for size, keys in sorted(blocks):
+            if all_units and read + size > _READ:
+                break
+            marked = ",".join("?" * len(keys))
+            asked = f"SELECT units FROM postings WHERE key IN ({marked}) ORDER BY key"
+            parts = [part for (part,) in self.connection.execute(asked, keys)]
+            units = np.frombuffer(b"".join(parts), np.uint32)[-_MOST_READ:]
+            units = units if self.fixed else units[units <= number]  # another process may add more meanwhile
+            scores[units] += math.log(1 + number / size)
+            all_units.append(units)
+            read += size
+        if not all_units:
+            return []
+        units = np.concatenate(all_units)
+        places = np.arange(len(units), dtype=np.int32)
+        self._own.marks[units] = places
+        units = units[self._own.marks[units] == places]  # each once
+        rated = scores[units] / np.maximum(self._own.lengths[units], len(found))
+        scores[units] = 0
+        if len(units) > most:
+            units = units[np.argpartition(rated, -most)[-most:]]
+        return self.rows(f"id IN ({','.join('?' * len(units))})", units.tolist())
+
+
+def _write(connection: sqlite3.Connection, units: Iterable[Any]) -> int:
+    """Writes the units of a file; returns how many stand there again with another target."""
+    all_words, numbers, lengths = array("I"), array("I"), bytearray()
+    block, again, sample = 0, 0, Sample()
+
+    def flush() -> None:
+        nonlocal block
+        if all_words:
+            features = _features(np.frombuffer(all_words, np.uint32), np.frombuffer(numbers, np.uint32))
+            data, kinds = memoryview(features.astype(np.uint32)).cast("B"), (features >> np.uint64(32)).astype(np.int64)
+            starts = [0, *(np.flatnonzero(kinds[1:] != kinds[:-1]) + 1).tolist()]
+            rows = zip((kinds[starts] * _BLOCKS + block).tolist(), starts, [*starts[1:], len(kinds)])
+            connection.executemany(
+                "INSERT INTO postings VALUES (?, ?)", ((key, data[4 * a : 4 * b]) for key, a, b in rows)
+            )
+        block += 1
+        del all_words[:], numbers[:]
+
+    for unit in units:
+        source = plain(unit.source)
+        keys = key_of(source), context_of(unit.before, unit.after)
+        new = unit.source, unit.target, unit.changed or "", str(unit.place or "")
+        asked = "SELECT id, changed, target FROM units WHERE exact = ? AND context = ?"
+        if old := connection.execute(asked, keys).fetchone():
+            again += old[2] != unit.target
+            if new[2] >= old[1]:
+                changes = "UPDATE units SET source = ?, target = ?, changed = ?, place = ? WHERE id = ?"
+                connection.execute(changes, (*new, old[0]))
+            continue
+        bare, found = skeleton(source), words(source)
+        sample.add(source, unit.target)
+        lengths.append(min(255, len(found)))
+        row = (len(lengths), *keys, None if bare == source else key_of(bare), *new)
+        connection.execute("INSERT INTO units VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        all_words.frombytes(hashes_of(found).tobytes())
+        numbers.extend([len(lengths)] * len(found))
+        if len(all_words) > _AT_ONCE:
+            flush()
+    flush()
+    noted = ("lengths", bytes(lengths)), ("lexicon", Lexicon.of(sample.units).write())
+    connection.executemany("INSERT INTO about VALUES (?, ?)", noted)
+    return again
+
+
+class TranslationMemory:
+    """Translations of one or several bilingual files; what is added is used at once, and is there the next time.
+
+    >>> memory = TranslationMemory("project.tmx", source="en", target="de")
+    >>> memory.add("Save all files", "Alle Dateien sichern")
+    >>> memory.matches("Save the files")[0].percent
+    66
+
+    Of units with the same source the newest counts: what was added, then what changed last, then what stands last.
+
+    Raises: UserError for a file that cannot be read, or without a unit in the two languages.
+    """
+
+    def __init__(self, *files: str | Path, source: str | None = None, target: str | None = None) -> None:
+        """Takes the files, and the codes of both languages; without these a pipeline says them (`between`)."""
+        if not files:
+            raise UserError(f"memory: name a bilingual file ({_KINDS}).")
+        self.files, self.languages = [Path(file) for file in files], ("", "")
+        self.parts: list[Index] = []  # the first counts most
+        if source and target:
+            self.between(source, target)
+
+    def between(self, source: str | None, target: str | None) -> Self:
+        """Opens the memory for two languages if it is not open yet, and returns it. Raises: UserError without them."""
+        if self.parts:
+            return self
+        if not (source and target):
+            raise UserError("memory: its languages are not known: say source and target (--from, --to).")
+        tags = [language_tag(code) for code in (source, target)]
+        self.languages = tuple(code if tag == "und" else tag for code, tag in zip((source, target), tags))
+        places = [self._place(file) for file in self.files]
+        built = [self._built(file, place) for file, place in zip(self.files, places)]
+        added = [Index(place.with_name(f"{place.name}.added"), fixed=False) for place in places]
+        self.added = added[0]
+        self.parts = [part for part in added if part.path.exists()] + built[::-1]
+        return self
+
+    def _place(self, file: Path) -> Path:
+        """Returns how the names of a file's index begin: beside it, or in the folder of caches where that is shut."""
+        if not file.exists():
+            raise UserError(f"{file}: no such file. A memory is a bilingual file ({_KINDS}).")
+        if file.is_file() and format_of(file) not in (*BILINGUAL, ".zip"):
+            raise UserError(f"{file}: no bilingual file ({_KINDS}).")
+        pair = file_name("-".join(self.languages))
+        if os.access(file.resolve().parent, os.W_OK):
+            return file.resolve().with_name(f"{file.name}.{pair}")
+        folder = cache_folder() / "memory"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{file_name(str(file.resolve()))}.{pair}"
+
+    def _built(self, file: Path, place: Path) -> Index:
+        """Returns the index of a file, which is built where there is none, or the file has changed."""
+        from filelock import FileLock
+
+        inner = sorted(path for path in file.rglob("*") if path.suffix not in _OWN) if file.is_dir() else [file]
+        origin, path = Origin([VERSION, *self.languages], inner), place.with_name(f"{place.name}.memory")
+        if not self._holds(path, origin):
+            with explained(path), FileLock(path.with_name(f".{path.name}.lock")):
+                if not self._holds(path, origin):
+                    with atomic_path(path) as temporary:
+                        self._build(file, temporary, origin)
+        return Index(path, fixed=True)
+
+    @staticmethod
+    def _holds(path: Path, origin: Origin) -> bool:
+        if not path.is_file():
+            return False
+        index = Index(path, fixed=True)
+        with suppress(sqlite3.DatabaseError, ValueError, KeyError, TypeError):
+            return origin.holds(json.loads(index.about("made_from")))
+        return False
+
+    def _build(self, file: Path, path: Path, origin: Origin) -> None:
+        report = UnitReport()
+        connection = sqlite3.connect(path, isolation_level=None)
+        try:
+            connection.executescript(f"PRAGMA journal_mode = OFF; PRAGMA cache_size = -65536; {_TABLES} BEGIN")
+            again = _write(connection, read_units(file, *self.languages, report))
+            connection.execute(_BY_SKELETON)
+            origin.check_unchanged()
+            connection.execute("INSERT INTO about VALUES ('made_from', ?)", (json.dumps(origin.record()),))
+            connection.execute("COMMIT")
+        finally:
+            connection.close()
+        twice = f" {again:,} stand there again with another target: the newest counts." if again else ""
+        log.warning("%s: %s%s", file, report, twice)
+
+    def __len__(self) -> int:
+        return sum(part.connection.execute("SELECT count(*) FROM units").fetchone()[0] for part in self.parts)
+
+    def add(self, source: str, target: str, before: str | None = None, after: str | None = None) -> None:
+        """Adds a unit, or gives one a new target: it is on disk when this returns, and the newest from now on.
+
+        before, after: the source's neighbours. Raises: UserError for an empty text, or where nothing can be written.
+        """
+        for name, text in (("source", source), ("target", target)):
+            if not isinstance(text, str) or not text.strip():
+                raise UserError(f"memory: {name}: {text!r} is no text. Give the source and its translation.")
+        self.between(None, None)
+        asked, index, now = plain(source), self.added, datetime.now(UTC).isoformat()
+        bare, found, keys = skeleton(asked), words(asked), (key_of(asked), context_of(before, after))
+        try:
+            with explained(index.path), index.changing() as connection:
+                old = connection.execute("SELECT id FROM units WHERE exact = ? AND context = ?", keys).fetchone()
+                if old:
+                    changes = "UPDATE units SET source = ?, target = ?, changed = ? WHERE id = ?"
+                    connection.execute(changes, (source, target, now, *old))
+                else:
+                    row = *keys, None if bare == asked else key_of(bare), source, target, now
+                    self._append(connection, found, row)
+        except sqlite3.Error as error:
+            raise UserError(f"{index.path}: nothing can be added to it ({error}). Move it away, or mend it.") from error
+        if self.added not in self.parts:
+            self.parts = [self.added, *self.parts]
+
+    @staticmethod
+    def _append(connection: sqlite3.Connection, found: list[str], row: tuple[Any, ...]) -> None:
+        lengths = connection.execute("SELECT value FROM about WHERE name = 'lengths'").fetchone()
+        lengths = (lengths[0] if lengths else b"") + bytes([min(255, len(found))])
+        connection.execute("INSERT OR REPLACE INTO about VALUES ('lengths', ?)", (lengths,))
+        connection.execute("INSERT INTO units VALUES (?, ?, ?, ?, ?, ?, ?, 'added')", (len(lengths), *row))
+        hashes, number = hashes_of(found), np.uint32(len(lengths)).tobytes()
+        for feature in (_features(hashes, np.zeros(len(hashes), np.uint32)) >> np.uint64(32)).tolist():
+            key = feature * _BLOCKS
+            before = connection.execute("SELECT units FROM postings WHERE key = ?", (key,)).fetchone()
+            units = (before[0] if before else b"") + number
+            connection.execute("INSERT OR REPLACE INTO postings VALUES (?, ?)", (key, units))
+
+    def matches(
+        self, text: str, before: str | None = None, after: str | None = None, most: int = 5, least: int = LEAST
+    ) -> list[Match]:
+        """Returns the units that are most like a text, the best first, `least` percent or more; where a translation can
+        be put in as it is, those alone.
+
+        before, after: the text's neighbours, by which a context match is told.
+        """
+        self.between(None, None)
+        if not (asked := plain(text)):
+            return []
+        bare, context, found, matches = skeleton(asked), context_of(before, after), words(asked), dict[str, Match]()
+        for part in self.parts:
+            same = part.rows("exact = ?", (key_of(asked),))
+            same = sorted(same, key=lambda row: row[2] != context)  # a context match first
+            for row in [*same, *(part.rows("skeleton = ?", (key_of(bare),), 20) if bare != asked else ())]:
+                source, exact = plain(row[0]), CONTEXT if row[2] == context != 0 else EXACT
+                text, done = (row[1], True) if source == asked else fitted(source, row[1], asked)
+                if done and source not in matches and skeleton(source) == bare:
+                    matches[source] = Match(exact if source == asked else EXACT, text, source, row[1], row[4])
+        for part in self.parts if not matches else ():
+            for row in part.near(found):
+                near = Levenshtein.normalized_similarity(
+                    found, words(source := plain(row[0])), score_cutoff=least / 100
+                )
+                if near * 100 >= least and source not in matches:
+                    matches[source] = Match(min(99, math.floor(100 * near + 1e-9)), "", source, row[1], row[4])
+        return [
+            match
+            if match.text
+            else match._replace(
+                text=self.lexicon.fitting(found, match.source, fitted(match.source, match.target, asked)[0])
+            )
+            for match in best(matches.values(), most)
+        ]
+
+    @cached_property
+    def lexicon(self) -> Lexicon:
+        """Returns which words go together in the largest of the files."""
+        found = [part.about("lexicon") for part in self.parts if part.fixed]
+        return Lexicon.read(max(found, key=len))
