@@ -17,14 +17,14 @@ FLOORS += ["recipe", "training", "reports", "hub", "export", "analysis", "servin
 CEILINGS = {
     "analysis": (3_020, 12),
     "cli": (2_950, 21),
-    "common": (2_300, 12),
+    "common": (2_310, 12),
     "convert": (2_760, 12),
     "data": (4_370, 17),
     "demo": (410, 3),
     "documents": (2_300, 9),
     "evaluation": (2_960, 11),
     "export": (1_990, 10),
-    "generation": (6_330, 29),
+    "generation": (6_510, 30),
     "hub": (910, 6),
     "modeling": (7_800, 34),
     "recipe": (1_800, 5),
@@ -34,7 +34,7 @@ CEILINGS = {
     "training": (7_680, 27),
     "zoo": (600, 4),
 }
-TOTAL, TESTS = 58_820, 52_830
+TOTAL, TESTS = 59_010, 52_910
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 

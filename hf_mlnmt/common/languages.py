@@ -123,6 +123,13 @@ def lower(text: str, language: str | None) -> str:
     return text.lower()
 
 
+def upper(text: str, language: str | None) -> str:
+    """Returns a text in capitals, by the rules of its language as `lower`."""
+    if language and base_language(language) in ("tr", "az"):
+        text = text.replace("i", "İ")
+    return text.upper()
+
+
 def direction_of(folder: str | Path) -> Direction | None:
     """Returns source and target of the model in a folder, by its results, its run's recipe (a checkpoint) or its
     tokenizer (Marian); None where nothing says them, and of a model of several directions."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hf_mlnmt.data.directions import Direction
     from hf_mlnmt.generation.constraints.lexical_constraints import Asked
     from hf_mlnmt.generation.constraints.linked import KeptPart
+    from hf_mlnmt.generation.translating.casing import Written
 
 logger = logging.getLogger(__name__)
 
@@ -157,6 +158,7 @@ class EncodedPiece(NamedTuple):
     kept: tuple[KeptPart, ...] = ()
     pieces: int = 1  # that the text is cut into
     begins: Asked | None = None  # in the place of a target_prefix
+    written: Written | None = None  # of a line that is searched in sentence case
 
 
 class CutText(NamedTuple):
@@ -208,8 +210,6 @@ class TextEncoder:
         Lines are always separate, with `sentences` their sentences too; what is longer than the limit is split, or cut
         off.
         """
-        for line, text in enumerate(texts, start=first_line):
-            check_characters(text, f"line {line}")
         pieces = [split_lines(without_invisible(text)) for text in texts]
         if sentences:
             pieces = [[part for piece in of_text for part in sentences_of(piece)] for of_text in pieces]
