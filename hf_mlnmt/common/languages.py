@@ -130,6 +130,11 @@ def upper(text: str, language: str | None) -> str:
     return text.upper()
 
 
+def title(text: str, language: str | None) -> str:
+    """Returns a text with a large first letter of each word; the others stay."""
+    return re.sub(r"(?<!\w)(?<!\w['’])[^\W\d_]", lambda letter: upper(letter[0], language), text)
+
+
 def direction_of(folder: str | Path) -> Direction | None:
     """Returns source and target of the model in a folder, by its results, its run's recipe (a checkpoint) or its
     tokenizer (Marian); None where nothing says them, and of a model of several directions."""

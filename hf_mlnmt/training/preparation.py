@@ -24,6 +24,7 @@ from hf_mlnmt.common.keys import build
 from hf_mlnmt.common.languages import direction_of, same_language
 from hf_mlnmt.common.made_from import digest, stamps
 from hf_mlnmt.convert.vocabularies import read_sentencepiece
+from hf_mlnmt.data.augmented import Augmented, Way
 from hf_mlnmt.data.corpus import CorpusSpec, Manifest, check_some, find_synthetic, read_manifest, size_of
 from hf_mlnmt.data.directions import Direction, direction, is_told, told
 from hf_mlnmt.data.encoding import Progress, encode_corpus, filtered
@@ -34,6 +35,7 @@ from hf_mlnmt.data.text import RawPairs, TextSide, TextSpec, ending, read_raw, w
 from hf_mlnmt.data.tokenizer import (
     Tokenizers,
     check_whole,
+    languages_of,
     load_tokenizers,
     save_tokenizers,
     train_tokenizer,
@@ -63,7 +65,7 @@ from hf_mlnmt.zoo.systems import architecture_of
 SIDES: tuple[TextSide, TextSide] = ("source", "target")
 Spec = CorpusSpec | TextSpec
 Texts = tuple[Spec, list[TextSide]]
-EncodedSet = Corpora | Resegmented
+EncodedSet = Corpora | Resegmented | Augmented
 LARGE = 20_000  # items of a corpus from which on the progress of its encoding is shown
 
 CLASSES: dict[str, type[Objective]] = {
@@ -438,8 +440,21 @@ class Preparation:
             return Corpora(parts, [text.weight for text in task.texts], data.temperature, task.seed)
         chosen, weights = at_ratios(parts, task.pairs, task.seed)
         corpora = Corpora(chosen, weights, data.temperature, task.seed)
-        if not data.bpe_dropout:
-            return corpora
+        made = self._resegmented(task, corpora) if data.bpe_dropout else corpora
+        if not sum(self.recipe.augment.shares):
+            return made
+        ways = [self._way(spec) for spec in task.pairs]
+        return Augmented(made, ways, self.recipe.augment, task.seed, data.max_length)
+
+    def _way(self, spec: CorpusSpec) -> Way:
+        """Returns how text of a corpus is encoded."""
+        source, target = ((spec.languages or {}).get(side) for side in SIDES)
+        tokenizers = self.tokenizers.between(source, target)
+        told = target if languages_of(tokenizers.source) else None
+        return tokenizers, tokenizers.sides(told, spec.tag or None), (source or "", target or "")
+
+    def _resegmented(self, task: TaskCorpora, corpora: Corpora) -> Resegmented:
+        data = self.recipe.data
         tokenizers = self.tokenizers.between(task.languages["source"], task.languages["target"])
         source = BPEDropout(tokenizers.source, data.bpe_dropout)
         target = source if tokenizers.joint else BPEDropout(tokenizers.target, data.bpe_dropout)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from hf_mlnmt.common.languages import base_language, lower, upper
+from hf_mlnmt.common.languages import base_language, lower, title, upper
 from hf_mlnmt.data.placeholders import kept
 from hf_mlnmt.data.words import without_invisible
 from hf_mlnmt.generation.translating.segments import split_sentences
@@ -22,7 +22,6 @@ MORE = {"upper": 1.5, "title": 1.1}  # pieces of the line as it is, over those i
 _SHORT = 4  # letters of words that Title Case may leave small
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 _ADDRESS = re.compile(r"(?:\w+://|www\.)[!-~]*[\w/]", re.IGNORECASE)  # also in capitals
-_FIRST = re.compile(r"(?<!\w)(?<!\w['’])[^\W\d_]")
 Pieces = Callable[[list[str]], list[int]]  # counts of texts' subwords
 
 
@@ -35,10 +34,8 @@ class Written(NamedTuple):
     def put_back(self, text: str, language: str | None) -> str:
         """Writes a translation as the line was, of Title Case with the first letter of each word large."""
         pieces = re.split(f"({'|'.join(map(re.escape, self.parts))})", text) if self.parts else [text]
-        for number in range(0, len(pieces), 2):
-            own = pieces[number]
-            titled = _FIRST.sub(lambda letter: upper(letter[0], language), own)
-            pieces[number] = upper(own, language) if self.how == "upper" else titled
+        change = upper if self.how == "upper" else title
+        pieces[::2] = [change(piece, language) for piece in pieces[::2]]
         return "".join(pieces)
 
 
