@@ -41,6 +41,7 @@ class Augmented(TrainingSet):
         self.parts, self.bounds = self.corpora.parts, np.cumsum(settings.shares)
         longest = [int(lengths.max()) for lengths in (inner.source_lengths, inner.target_lengths)]
         self.most = [max(own, min(max_length, 2 * own)) for own in longest]
+        self._known = -1, np.zeros((2, 0), np.int32)  # an epoch, and lengths of its changed pairs, 0 where not asked
         self.source_lengths, self.target_lengths = (_Lengths(self, number) for number in (0, -1))
 
     def __len__(self) -> int:
@@ -65,9 +66,18 @@ class Augmented(TrainingSet):
         indices = as_places(indices, len(self))
         drawn, lengths = indices >= len(self.inner), np.empty(len(indices), np.int32)
         lengths[~drawn] = (self.inner.source_lengths, self.inner.target_lengths)[number][indices[~drawn]]
-        some, name = indices[drawn], ("input_ids", "labels")[number]
-        chunks = (some[start : start + _AT_ONCE] for start in range(0, len(some), _AT_ONCE))
-        lengths[drawn] = [length for chunk in chunks for length in self._changed(chunk).columns[name].lengths]
+        some = indices[drawn]
+        epochs, pairs = np.divmod(some - len(self.inner), self.distinct)
+        for epoch in np.unique(epochs).tolist():
+            if self._known[0] != epoch:
+                self._known = epoch, np.zeros((2, self.distinct), np.int32)
+            new = some[(epochs == epoch) & (self._known[1][0][pairs] == 0)]
+            for chunk in np.array_split(new, -(-len(new) // _AT_ONCE) or 1) if len(new) else ():
+                columns = self._changed(chunk).columns
+                self._known[1][:, (chunk - len(self.inner)) % self.distinct] = [
+                    columns[name].lengths for name in ("input_ids", "labels")
+                ]
+            lengths[np.flatnonzero(drawn)[epochs == epoch]] = self._known[1][number][pairs[epochs == epoch]]
         return lengths
 
     def choose(self, epoch: int) -> np.ndarray:
@@ -94,7 +104,10 @@ class Augmented(TrainingSet):
             draws = [random.Random(int(key)) for key in keys[places]]
             first, size = int(self.corpora.starts[part]), self.corpora.sizes[part]
             others = np.array([first + draw.randrange(size) for draw in draws])
-            texts = self._texts(np.concatenate([pairs[places], others]), part)
+            others = np.where(kinds[places] == CHANGES.index("sentences"), others, pairs[places])
+            read, back = np.unique(np.concatenate([pairs[places], others]), return_inverse=True)
+            every = self._texts(read, part)
+            texts = [every[number] for number in back]
             how = self.settings.typo_words, self.settings.keyboard
             new = {
                 place: changed(CHANGES[kinds[place]], pair, draw, languages, other, *how)

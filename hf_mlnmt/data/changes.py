@@ -28,7 +28,6 @@ KEYBOARDS = {
 }
 _OTHER = dict.fromkeys(("de", "cs", "sk", "hu", "hr", "sl", "bs", "sq", "lb"), "qwertz") | {"fr": "azerty"}
 _QUOTES = dict.fromkeys(("de", "cs", "sk", "sl", "bg"), "„“") | dict.fromkeys(("fr", "ru", "es", "it", "uk"), "«»")
-_CASES = {"upper": upper, "title": title, "lower": lower}
 _END = re.compile(r"[\s.!?…。！？।؟]+$")
 _EMOJI = "😀😂😍👍🎉🔥🙏🐶"
 _OF_OPUSTRAINER = {"UpperCase": "upper", "TitleCase": "title", "Typos": "typos", "Noise": "noise", "Tags": None}
@@ -41,7 +40,7 @@ class Augment(Section):
 
     upper: Part = key(0.0, "Both sides in capitals.")
     title: Part = key(0.0, "Each word of both sides with a large first letter.")
-    lower: Part = key(0.0, "Both sides in small letters.")
+    lower: Part = key(0.0, "The source in small letters.")
     unpunctuated: Part = key(0.0, "Both sides without the punctuation at their ends.")
     typos: Part = key(0.0, "Slips in the source: neighbouring keys, letters swapped or doubled.")
     emoji: Part = key(0.0, "The same emoji behind both sides.")
@@ -103,8 +102,11 @@ def changed(
     other: the pair behind it of "sentences". words: the share of words with a slip of "typos".
     """
     source, target = pair
-    if change in _CASES:
-        return _CASES[change](source, languages[0]), _CASES[change](target, languages[1])
+    if change == "lower":
+        return lower(source, languages[0]), target
+    if change in ("upper", "title"):
+        how = upper if change == "upper" else title
+        return how(source, languages[0]), how(target, languages[1])
     if change == "typos":
         rows = KEYBOARDS[keyboard or keyboard_of(languages[0])]
         pieces = re.split(r"(\s+)", source)

@@ -29,7 +29,7 @@ PAIR = ("The dog's ball is red.", "Der Ball ist rot!")
     [
         ("upper", "THE DOG'S BALL IS RED.", "DER BALL IST ROT!"),
         ("title", "The Dog's Ball Is Red.", "Der Ball Ist Rot!"),
-        ("lower", "the dog's ball is red.", "der ball ist rot!"),
+        ("lower", "the dog's ball is red.", "Der Ball ist rot!"),
         ("unpunctuated", "The dog's ball is red", "Der Ball ist rot"),
         ("sentences", "The dog's ball is red. No.", "Der Ball ist rot! Nein."),
         ("quotes", '"The dog\'s ball is red."', "„Der Ball ist rot!“"),
