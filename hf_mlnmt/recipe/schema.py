@@ -194,6 +194,9 @@ class Data(Section):
     dev: Corpus | None = key(None, "The development set, a corpus.")
     test: dict[Annotated[str, AfterValidator(_name_of_files)], Corpus] = key({}, "The test sets: name -> corpus.")
     filters: Filter = key({}, "What is dropped from the training corpora.")
+    drop_test_pairs: bool = key(
+        False, "Drop training pairs with a side that, but for case and punctuation, is in a development or test set."
+    )
     processes: Thousand | None = key(
         None, "Processes that encode the corpora, to the same bytes; unless told, one for each core."
     )

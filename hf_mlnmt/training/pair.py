@@ -280,6 +280,7 @@ def _chosen(asked: TwoFiles, data: Path, making: Path, held: Path, processes: in
             "train": _corpus(*train),
             "dev": _corpus(*dev_files),
             "filters": dict(sizes.FILTERS),
+            "drop_test_pairs": True,
         },
         **chosen,
     }
