@@ -159,21 +159,12 @@ def evaluate(
     show(*score_tables(scores))
     if robustness:
         from hf_mlnmt.evaluation.outputs import read_texts
-        from hf_mlnmt.evaluation.robustness import robustness as scored_by_change
-        from hf_mlnmt.evaluation.robustness import robustness_table
+        from hf_mlnmt.evaluation.robustness import robustness_table, score_changes
         from hf_mlnmt.generation import TranslationPipeline
 
-        pipeline = TranslationPipeline.from_pretrained(given, device=device)
+        translate = partial(TranslationPipeline.from_pretrained(given, device=device), decoding=decoding, progress=True)
         codes = decoding.source_language or language_in(str(sources)), what["language"]
-        found = scored_by_change(
-            lambda texts: list(pipeline(texts, decoding, progress=True)),
-            read_texts(str(sources)),
-            references,
-            system.lines,
-            codes,
-            seed,
-            tokenize,
-        )
+        found = score_changes(translate, read_texts(str(sources)), references, system.lines, codes, seed, tokenize)
         show(robustness_table({test_set: found}))
         if results:
             results.extra.setdefault("robustness", {})[test_set] = found

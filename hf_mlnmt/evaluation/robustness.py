@@ -23,10 +23,10 @@ ROWS = {
     "emoji": "an emoji behind",
     "sentences": "two sentences in a line",
 }
-WORDS = 0.05  # with a slip
+_WORDS = 0.05  # with a slip
 
 
-def robustness(
+def score_changes(
     translate: Callable[[list[str]], list[str]],
     sources: Sequence[str],
     references: Sequence[Sequence[str | None]],
@@ -35,39 +35,31 @@ def robustness(
     seed: int,
     tokenize: str | None = None,
 ) -> dict[str, Any]:
-    """Returns cased BLEU of the translations of the plain text and of each change in ROWS; its signature; the seed."""
+    """Returns cased BLEU of `plain`, translations of the text as it is, and of each change in ROWS; how; the seed."""
+    how: dict[str, Any] = {"language": languages[1], "tokenize": tokenize, "metrics": ["BLEU"], "bootstrap": 0}
     found, signature = {}, None
     for change in ("plain", *ROWS):
-        lines = range(0, len(sources), 2) if change == "sentences" else range(len(sources))
-        pairs = [[_changed(change, sources, own, line, languages, seed) for line in lines] for own in references]
-        outputs = list(plain) if change == "plain" else translate([source for source, _ in pairs[0]])
-        how: dict[str, Any] = {"language": languages[1], "tokenize": tokenize, "metrics": ["BLEU"], "bootstrap": 0}
-        scored = score(outputs, [[target for _, target in own] for own in pairs], **how).metrics["BLEU"]
+        lines = range(0, len(sources), 2 if change == "sentences" else 1)
+        pairs = [list(zip(sources, own)) for own in references]
+        sets = [[_changed(change, own, line, languages, seed) for line in lines] for own in pairs]
+        outputs = plain if change == "plain" else translate([source for source, _ in sets[0]])
+        scored = score(list(outputs), [[target for _, target in own] for own in sets], **how).metrics["BLEU"]
         found[change], signature = round(scored.score, 2), scored.signature
     return {"scores": found, "signature": signature, "seed": seed}
 
 
-def _changed(
-    change: str,
-    sources: Sequence[str],
-    references: Sequence[str | None],
-    line: int,
-    languages: tuple[str | None, str | None],
-    seed: int,
-) -> tuple[str, str | None]:
-    source, target = sources[line], references[line]
-    if change == "plain" or (change == "sentences" and line + 1 == len(sources)):
+def _changed(change: str, pairs: Sequence[Any], line: int, languages: Any, seed: int) -> tuple[str, str | None]:
+    (source, target), (other, more) = pairs[line], pairs[min(line + 1, len(pairs) - 1)]
+    if change == "plain" or (change == "sentences" and line + 1 == len(pairs)):
         return source, target
-    other = (sources[line + 1], references[line + 1] or "") if change == "sentences" else ("", "")
     draw = random.Random(f"{seed} {change} {line}")
-    new = changed(change, (source, target or ""), draw, languages, other, WORDS)
-    return new[0], None if target is None else new[1]
+    source, new = changed(change, (source, target or ""), draw, languages, (other, more or ""), _WORDS)
+    return source, None if target is None else new
 
 
 def robustness_table(of_tests: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Makes a table of `robustness` of test sets: a row for each, a column for each change."""
-    columns = ["test set", Number("plain"), *map(Number, ROWS.values())]
+    """Makes a table of `score_changes` of test sets: a row for each, a column for each change."""
     scores = {test: found["scores"] for test, found in of_tests.items()}
-    shown = ("plain", *ROWS)
-    rows = [[test, *(f"{own[name]:.1f}" if name in own else "" for name in shown)] for test, own in scores.items()]
-    return Table(columns, rows, "BLEU (cased) under changes")
+    names = ("plain", *ROWS)
+    rows = [[test, *(f"{own[name]:.1f}" if name in own else "" for name in names)] for test, own in scores.items()]
+    return Table(["test set", *(Number(ROWS.get(name, name)) for name in names)], rows, "BLEU (cased) under changes")

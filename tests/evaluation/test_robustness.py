@@ -6,7 +6,7 @@ import re
 
 from helpers.model_folders import small_model, some_results
 
-from hf_mlnmt.evaluation.robustness import ROWS, robustness, robustness_table
+from hf_mlnmt.evaluation.robustness import ROWS, robustness_table, score_changes
 from hf_mlnmt.reports import Facts, build_card
 
 SOURCES = [f"Two dogs number {word} play in the wet snow outside." for word in ["one", "two", "three", "four", "five"]]
@@ -14,7 +14,7 @@ TARGETS = [f"Zwei Hunde Nummer {word} spielen da im nassen Schnee!" for word in 
 
 
 def scored(translate, seed=1):
-    return robustness(translate, SOURCES, [TARGETS], TARGETS, ("en", "de"), seed)
+    return score_changes(translate, SOURCES, [TARGETS], TARGETS, ("en", "de"), seed)
 
 
 def test_changes_that_a_translation_keeps_are_in_the_references():

@@ -38,6 +38,7 @@ def pieces(texts):
         ("TWO DOGS. A MAN IN BERLIN AND NASA!", "Two dogs. A man in Berlin and NASA!"),
         ("I PLAY BY ME: {NAME} %s HTTP://X.ORG/A B2B", "I play by me: {NAME} %s HTTP://X.ORG/A B2B"),
         ("SNOW\n\nTwo dogs and me.\nDOGS PLAY IN IT", "SNOW\nTwo dogs and me.\nDogs play in it"),
+        ("PLAY WITH {dog} IN http://snow.org.", "Play with {dog} in http://snow.org."),
         ("EIN HUND, SNOW", "Ein Hund, snow"),
         # What stays: acronyms, ordinary sentences, names, other scripts, words as strange in small letters.
         *((line, line) for line in ("NASA", "NASA TV", "Two dogs from Berlin play.", "Two dogs and NASA", "42", "")),
@@ -52,6 +53,12 @@ def test_lines_that_are_read_in_sentence_case(line, read):
     assert found == read
     assert bool(how) == (read != line) <= may_be(line)
     assert len(how) in (0, len([part for part in line.split("\n") if part]))
+
+
+def test_german_has_no_title_case():
+    for language, changed in (("de", False), ("en", True), (None, True)):
+        assert bool(in_sentence_case("Two Dogs Play In The Snow", pieces, language, lambda text: [])[1]) == changed
+    assert in_sentence_case("TWO DOGS PLAY", pieces, "de", lambda text: [])[1] == [Written("upper")]
 
 
 def test_what_is_put_back():

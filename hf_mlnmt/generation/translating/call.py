@@ -58,10 +58,9 @@ class TranslationCall(BatchSearch):
     @cached_property
     def languages(self) -> tuple[str | None, str | None]:
         """Returns source and target as far as they are told, or model or tokenizer say them."""
-        said = (direction_of(self.name) if self.name else None) or (None, None)
         of_tokenizer = [getattr(self.parts.source, f"{side}_lang", None) for side in ("source", "target")]
-        source, target = (told or code or own for told, code, own in zip(self.options.told, said, of_tokenizer))
-        return source, target
+        said = (direction_of(self.name) if self.name else None) or of_tokenizer
+        return self.options.told[0] or said[0], self.options.told[1] or said[1]
 
     def translate_groups(
         self,
@@ -160,10 +159,9 @@ class TranslationCall(BatchSearch):
         for line, text in enumerate(texts, first_line):
             check_characters(text, f"line {line}")
         read, written = list(texts), [list[Written | None]() for _ in texts]
-        if self.options.case == "as-is" or self.options.alternatives:
-            return read, written
         overhead, keep = self.encoder.overhead, self.constraints.keep
-        for number in (number for number, text in enumerate(texts) if may_be(text)):
+        auto = self.options.case == "auto" and not self.options.alternatives
+        for number in (number for number, text in enumerate(texts) if auto and may_be(text)):
             if not any(self.constraints.of_line(name, first_line + number) for name in OF_TEXTS):
                 read[number], written[number] = in_sentence_case(
                     texts[number],

@@ -19,6 +19,7 @@ from hf_mlnmt.data.words import without_invisible
 from hf_mlnmt.generation.translating.segments import split_sentences
 
 MORE = {"upper": 1.5, "title": 1.1}  # pieces of the line as it is, over those in sentence case
+_LARGE_NOUNS = ("de", "lb")  # languages in which half of a sentence may be large, and nobody writes Title Case
 _SHORT = 4  # letters of words that Title Case may leave small
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 _ADDRESS = re.compile(r"(?:\w+://|www\.)[!-~]*[\w/]", re.IGNORECASE)  # also in capitals
@@ -41,7 +42,23 @@ class Written(NamedTuple):
 
 def may_be(text: str) -> bool:
     """Returns whether a line of a text has the letters of one in CAPITALS or Title Case; its subwords are not asked."""
-    return any(map(_how_written, text.split("\n")))
+    return any(_has_large(line) and _how_written(_bare(line, _places(line))) for line in text.split("\n"))
+
+
+def _has_large(line: str) -> bool:
+    words = line.split()
+    return 3 * sum(word[0].isupper() for word in words) > len(words)  # as few lines: the rest takes ten times as long
+
+
+def _places(line: str) -> list[tuple[int, int]]:
+    addresses = (address.span() for address in _ADDRESS.finditer(line))
+    return [*addresses, *((start, end) for _, start, end in kept(line))]
+
+
+def _bare(line: str, places: list[tuple[int, int]]) -> str:
+    for start, end in places:
+        line = line[:start] + " " * (end - start) + line[end:]
+    return line
 
 
 def in_sentence_case(
@@ -80,13 +97,10 @@ def _in_sentence_case(
     line: str, pieces: Pieces, language: str | None, keep: Callable[[str], list[tuple[int, int]]]
 ) -> tuple[str, Written | None]:
     """Returns a line as it is read, and how it was written; None where it is read as it is."""
-    addresses = [address.span() for address in _ADDRESS.finditer(line)]
-    places = sorted([(start, end) for _, start, end in kept(line)] + addresses + keep(line))
-    bare = line
-    for start, end in places:
-        bare = bare[:start] + " " * (end - start) + bare[end:]
+    places = sorted(_places(line) + keep(line))
+    bare = _bare(line, places)
     how = _how_written(bare)
-    if how is None:
+    if how is None or (how == "title" and base_language(language or "") in _LARGE_NOUNS):
         return line, None
     words = list(_WORD.finditer(bare))
     forms = {word[0]: _forms(word[0], how, language) for word in words}
