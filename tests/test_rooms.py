@@ -16,25 +16,25 @@ FLOORS += ["recipe", "training", "reports", "hub", "export", "analysis", "servin
 # Room: (most lines, most files); and the most lines in all and of tests. CONTRIBUTING.md says how a ceiling is raised.
 CEILINGS = {
     "analysis": (3_020, 12),
-    "cli": (2_950, 21),
-    "common": (2_310, 12),
+    "cli": (2_970, 21),
+    "common": (2_320, 12),
     "convert": (2_760, 12),
-    "data": (4_370, 17),
+    "data": (4_720, 20),
     "demo": (410, 3),
     "documents": (2_300, 9),
-    "evaluation": (2_960, 11),
+    "evaluation": (3_020, 12),
     "export": (1_990, 10),
     "generation": (6_510, 30),
     "hub": (910, 6),
     "modeling": (7_800, 34),
-    "recipe": (1_800, 5),
-    "reports": (1_700, 10),
+    "recipe": (1_810, 5),
+    "reports": (1_710, 10),
     "search": (5_730, 23),
     "serving": (3_270, 12),
-    "training": (7_680, 27),
+    "training": (7_730, 27),
     "zoo": (600, 4),
 }
-TOTAL, TESTS = 59_010, 52_910
+TOTAL, TESTS = 59_500, 53_150
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 

@@ -120,8 +120,8 @@ def changed(
         return _END.sub("", source) or source, _END.sub("", target) or target
     if change == "sentences":
         return _joined(source, other[0]), _joined(target, other[1])
-    (begin, end), (opening, closing) = (_QUOTES.get(base_language(language or ""), '""') for language in languages)
-    return begin + source + end, opening + target + closing
+    of_source, of_target = (_QUOTES.get(base_language(language or ""), '""') for language in languages)
+    return of_source[0] + source + of_source[1], of_target[0] + target + of_target[1]
 
 
 def _joined(text: str, more: str) -> str:
