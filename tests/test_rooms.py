@@ -16,26 +16,26 @@ FLOORS += ["recipe", "training", "reports", "hub", "export", "analysis", "servin
 # Room: (most lines, most files); and the most lines in all and of tests. CONTRIBUTING.md says how a ceiling is raised.
 CEILINGS = {
     "analysis": (3_020, 12),
-    "cli": (3_100, 22),
-    "common": (2_300, 12),
+    "cli": (3_120, 22),
+    "common": (2_320, 12),
     "convert": (2_760, 12),
-    "data": (5_090, 20),
+    "data": (5_450, 23),
     "demo": (410, 3),
     "documents": (2_730, 11),
-    "evaluation": (2_960, 11),
+    "evaluation": (3_030, 12),
     "export": (1_990, 10),
-    "generation": (6_620, 30),
+    "generation": (6_810, 31),
     "hub": (910, 6),
     "memory": (810, 5),
     "modeling": (7_800, 34),
     "recipe": (1_810, 5),
-    "reports": (1_700, 10),
+    "reports": (1_710, 10),
     "search": (5_740, 23),
     "serving": (3_320, 12),
-    "training": (7_720, 27),
+    "training": (7_780, 27),
     "zoo": (600, 4),
 }
-TOTAL, TESTS = 61_300, 54_100
+TOTAL, TESTS = 61_950, 54_500
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 

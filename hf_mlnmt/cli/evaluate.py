@@ -43,6 +43,9 @@ def evaluate(
     ),
     perplexity: bool = option(False, "How well the model predicts the references, given the sources.", "--perplexity"),
     matrix: bool = option(False, "The scores of a run of many languages, from each into each.", "--matrix"),
+    robustness: bool = option(
+        False, "Also BLEU of the test set in CAPITALS, Title Case, with typos, emoji ... (a model's).", "--robustness"
+    ),
     language: Language = None,
     protocol: Protocols = None,
     metric: Metrics = None,
@@ -77,6 +80,8 @@ def evaluate(
         hf-mlnmt evaluate MODEL --source test.en --reference test.de
         hf-mlnmt evaluate --hypothesis out.de --reference test.de
 
+    With --robustness also its BLEU where the text is changed as people write: CAPITALS, typos, emoji (docs/scores.md).
+
     Perplexity, per subword and word and in bits per byte, under a language model, or under a translation model given
     the sources, each sentence by itself; and all pairs of a run of many languages (docs/multilingual.md):
 
@@ -88,6 +93,7 @@ def evaluate(
 
     of_scores: dict[str, Any] = {"--hypothesis": hypothesis, "--name": name, "--language": language}
     of_scores |= {"--tokenize": tokenize, "--save-translations": save_translations}
+    of_scores |= {"--robustness": robustness}
     if matrix:
         others = {"--reference": reference, "--source": source, "--perplexity": perplexity, **of_scores}
         refuse(others | {"options of the search": decoding.given}, "--matrix does not read this. Leave it out.")
@@ -121,6 +127,7 @@ def evaluate(
         raise UserError(f"{len(source)} --source: a model translates one; give several with --perplexity.")
 
     from hf_mlnmt.common.files import check_file
+    from hf_mlnmt.common.languages import language_in
     from hf_mlnmt.data.formats import check_output
     from hf_mlnmt.evaluation import open_results, score_protocols, score_tables
     from hf_mlnmt.evaluation.outputs import load_system, read_references
@@ -130,6 +137,8 @@ def evaluate(
         raise UserError("Give either a model (with --source) or --hypothesis FILE.")
     if hypothesis is not None and not hypothesis.is_file():
         raise UserError(f"{hypothesis}: no such file.")
+    if hypothesis is not None and robustness:
+        raise UserError("--robustness is of a model, which translates the changed text: give it, and --source.")
     if hypothesis is not None and save_translations:
         raise UserError("--save-translations is for a model; --hypothesis is a file already.")
     if bootstrap == 1:
@@ -148,6 +157,17 @@ def evaluate(
         how: dict[str, Any] = {"bootstrap": bootstrap, "seed": seed, "progress": bars.begin}
         scores = score_protocols(system.lines, references, **how, **what)
     show(*score_tables(scores))
+    if robustness:
+        from hf_mlnmt.evaluation.outputs import read_texts
+        from hf_mlnmt.evaluation.robustness import robustness_table, score_changes
+        from hf_mlnmt.generation import TranslationPipeline
+
+        translate = partial(TranslationPipeline.from_pretrained(given, device=device), decoding=decoding, progress=True)
+        codes = decoding.source_language or language_in(str(sources)), what["language"]
+        found = score_changes(translate, read_texts(str(sources)), references, system.lines, codes, seed, tokenize)
+        show(robustness_table({test_set: found}))
+        if results:
+            results.extra.setdefault("robustness", {})[test_set] = found
     if not what["language"] and not protocol:
         print("Classic scores too: give the target language with --language.")
     if results and output:

@@ -123,6 +123,18 @@ def lower(text: str, language: str | None) -> str:
     return text.lower()
 
 
+def upper(text: str, language: str | None) -> str:
+    """Returns a text in capitals, by the rules of its language as `lower`."""
+    if language and base_language(language) in ("tr", "az"):
+        text = text.replace("i", "İ")
+    return text.upper()
+
+
+def title(text: str, language: str | None) -> str:
+    """Returns a text with a large first letter of each word; the others stay."""
+    return re.sub(r"(?<!\w)(?<!\w['’])[^\W\d_]", lambda letter: upper(letter[0], language), text)
+
+
 def direction_of(folder: str | Path) -> Direction | None:
     """Returns source and target language of the model in a folder, from its results, its run's recipe (a checkpoint) or
     its tokenizer (Marian); None where they are not there, and for a model of several directions."""

@@ -35,6 +35,7 @@ _COUNTED = ("steps", "epochs", "seconds", "cpu_minutes", "target_tokens", "proce
 FORM: Form = {
     "scores?": {...: {...: {...: {"score": float, "ci?": (None, [float, float]), "signature?": str}}}},
     "outputs?": {...: {...: dict}},
+    "robustness?": {...: {"scores": {...: float}, "signature?": str, "seed?": int}},
     "budget?": (None, {f"{name}?": (None, float) for name in _COUNTED}),
     "seed?": (None, int),
     "parameters?": (None, int),

@@ -51,6 +51,8 @@ def check_tasks(recipe: Recipe) -> None:
         raise UserError(f"{where}: objective is of data.train; with tasks each has its own (tasks.NAME.objective).")
     if reads_text(recipe.objective) and recipe.data.bpe_dropout:
         raise UserError(f"{where}: data.bpe_dropout is for pairs; this objective reads text of one language.")
+    if sum(recipe.augment.shares) and all(reads_text(each.objective) for each in recipe.sections().values()):
+        raise UserError(f"{where}: augment: is for pairs, and no objective reads some here. Leave it out.")
     if not recipe.sections():
         raise UserError(f"{where}: tasks: none has a share above 0, so there is nothing to train.")
     if not dev_names(recipe):

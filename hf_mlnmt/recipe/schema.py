@@ -21,6 +21,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, WithJsonSchema
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.keys import REQUIRED, Range, Section, YAMLDumper, key
+from hf_mlnmt.data.changes import Augment
 from hf_mlnmt.data.placeholders import checked_patterns
 from hf_mlnmt.zoo.records import run_name
 
@@ -193,6 +194,9 @@ class Data(Section):
     dev: Corpus | None = key(None, "The development set, a corpus.")
     test: dict[Annotated[str, AfterValidator(_name_of_files)], Corpus] = key({}, "The test sets: name -> corpus.")
     filters: Filter = key({}, "What is dropped from the training corpora.")
+    drop_test_pairs: bool = key(
+        False, "Drop training pairs with a side that, but for case and punctuation, is in a development or test set."
+    )
     processes: Thousand | None = key(
         None, "Processes that encode the corpora, to the same bytes; unless told, one for each core."
     )
@@ -543,6 +547,7 @@ class Recipe(Section):
 
     languages: Languages = key(REQUIRED, "The languages of the recipe.")
     data: Data = key(Data, "The corpora.")
+    augment: Augment = key(Augment, "Training pairs that are shown changed (docs/training.md).")
     directions: Directions | None = key(None, "Short for tasks and test sets of many languages.")
     tasks: dict[Annotated[str, AfterValidator(_name_of_task)], TaskSection] | None = key(
         None, "Instead of data.train: name -> task."

@@ -18,6 +18,7 @@ from hf_mlnmt.common.table import Number, Table, markdown_text
 from hf_mlnmt.evaluation.comparison import Comparison
 from hf_mlnmt.evaluation.curves import in_words
 from hf_mlnmt.evaluation.results import inside
+from hf_mlnmt.evaluation.robustness import robustness_table
 from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.evaluation.significance import LEGEND
 from hf_mlnmt.recipe.schema import HUB_NAME
@@ -231,6 +232,7 @@ def build_card(facts: Facts) -> str:
         markdown=markdown_text,
         data_name=markdown_text(str(facts.data.get("name") or "")),
         score_tables=score_tables(facts.results),
+        robustness_table=robustness_table(tests) if (tests := inside(facts.recorded("robustness"))) else None,
         rows=_rows,
         is_trained=is_trained,
         legend=LEGEND,

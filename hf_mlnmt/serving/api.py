@@ -46,7 +46,7 @@ _KNOWN = {field.name: field for field in fields(DecodingOptions)}
 # The fields of DecodingOptions that a request to /v1/translate may set.
 OPTIONS = [
     *("num_beams", "num_return_sequences", "max_new_tokens", "length_penalty", "length_normalization"),
-    *("early_stopping", "recombine", "num_beam_groups", "diversity_penalty", "split", "split_long"),
+    *("early_stopping", "recombine", "num_beam_groups", "diversity_penalty", "split", "split_long", "case"),
     *("do_sample", *SAMPLERS, "without_replacement", "seed", "alignments", "target_prefix", "terms"),
     *("force_phrases", "bad_phrases", "keep", "no_repeat_ngram_size"),
     *("repetition_penalty", "mbr", "utility"),

@@ -250,7 +250,7 @@ def _check_files(asked: TwoFiles, data: Path) -> None:
 def _tests(asked: TwoFiles, before: dict[str, Any]) -> dict[str, Any]:
     """Returns the test sets, each under the name of its files, after those in `before`."""
     tests = dict(before)
-    for files in asked.test:
+    for files in (files for files in asked.test if _corpus(*files) not in before.values()):
         name = sizes.stem_of(files[0]) or "test"
         while name in tests:
             name += "-2"
@@ -315,11 +315,14 @@ def _chosen(asked: TwoFiles, data: Path, making: Path, held: Path, processes: in
             "train": _corpus(train, languages) | (asked.pair_settings if train == asked.pair else {}),
             "dev": _corpus(dev_files, languages),
             "filters": dict(sizes.FILTERS),
+            "drop_test_pairs": True,
         },
         **chosen,
     }
     if asked.init_from:  # tests the model before and after fine-tuning
         content["data"]["test"] = {"dev": content["data"]["dev"]}
+    if asked.test:  # pairs of these are left out: the recipe alone trains the same
+        content["data"]["test"] = _tests(asked, content["data"].get("test") or {})
     lines += [] if asked.student else choices
     longest = positions_of(config) if config is not None else None
     if longest is not None and longest <= MAX_LENGTH:

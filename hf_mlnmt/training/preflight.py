@@ -22,6 +22,7 @@ from hf_mlnmt.common.errors import UserError, naming, suggest
 from hf_mlnmt.common.memory import memory_of_machine
 from hf_mlnmt.data.corpus import CorpusSpec, is_of_units, read_pairs
 from hf_mlnmt.data.lines import count_text
+from hf_mlnmt.data.overlap import Overlap
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.subwords import SPECIAL_TOKENS
 from hf_mlnmt.data.tables import check_together
@@ -45,7 +46,7 @@ def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
     """Checks all that can be known before a training begins; yields warnings. What takes long comes last."""
     checks: tuple[Callable[[Preparation], Iterable[str] | None], ...]
     checks = (keys, arguments, metrics, partial(model, processes=processes), weights, languages, corpora)
-    for check in (*checks, processing, sides):
+    for check in (*checks, processing, sides, overlaps):
         yield from check(preparation) or ()
 
 
@@ -173,6 +174,23 @@ def sides(training: Preparation) -> Iterator[str]:
                     "Text of the target language is translated backward, of the source language with --forward; "
                     "reverse: true turns a corpus round."
                 )
+
+
+def overlaps(training: Preparation) -> Iterator[str]:
+    """Yields what training corpora, and scored sets, hold of (other) scored sets; not of a run that has begun."""
+    if folder.has_begun(training.output):
+        return
+    scored = {key: spec for key, spec in training.corpora.scored.items() if isinstance(spec, CorpusSpec)}
+    sets = {key: list(read_pairs(spec, training.root)) for key, spec in scored.items()}
+    remedy = "leaves them out" if training.recipe.data.drop_test_pairs else "set to true leaves them out"
+    for key, spec in training.corpora.train.items():
+        if isinstance(spec, CorpusSpec) and not spec.streaming:
+            for message in Overlap(sets).messages(read_pairs(spec, training.root)):
+                yield f"{key} {message} (data.drop_test_pairs {remedy})"
+    for key, other in combinations(scored, 2):
+        if scored[key] != scored[other]:
+            for message in Overlap({other: sets[other]}).messages(sets[key]):
+                yield f"{key} {message}"
 
 
 # The model

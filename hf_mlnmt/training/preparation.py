@@ -19,21 +19,24 @@ from accelerate import PartialState
 from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 
 from hf_mlnmt.common.errors import UserError, naming
-from hf_mlnmt.common.files import atomic_folder, write_json
+from hf_mlnmt.common.files import atomic_folder, read_json, write_json
 from hf_mlnmt.common.keys import build
 from hf_mlnmt.common.languages import direction_of, same_language
 from hf_mlnmt.common.made_from import digest, stamps
 from hf_mlnmt.convert.vocabularies import read_sentencepiece
-from hf_mlnmt.data.corpus import CorpusSpec, Manifest, check_some, find_synthetic, read_manifest, size_of
+from hf_mlnmt.data.augmented import Augmented, Way
+from hf_mlnmt.data.corpus import CorpusSpec, Manifest, check_some, find_synthetic, read_manifest, read_pairs, size_of
 from hf_mlnmt.data.directions import Direction, direction, is_told, told
 from hf_mlnmt.data.encoding import Progress, encode_corpus, filtered
 from hf_mlnmt.data.filters import FilterReport, PairFilter
+from hf_mlnmt.data.overlap import HeldOut, plain
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.resegmented import BPEDropout, Resegmented
 from hf_mlnmt.data.text import RawPairs, TextSide, TextSpec, ending, read_raw, with_end
 from hf_mlnmt.data.tokenizer import (
     Tokenizers,
     check_whole,
+    languages_of,
     load_tokenizers,
     save_tokenizers,
     train_tokenizer,
@@ -63,7 +66,7 @@ from hf_mlnmt.zoo.systems import architecture_of
 SIDES: tuple[TextSide, TextSide] = ("source", "target")
 Spec = CorpusSpec | TextSpec
 Texts = tuple[Spec, list[TextSide]]
-EncodedSet = Corpora | Resegmented
+EncodedSet = Corpora | Resegmented | Augmented
 LARGE = 20_000  # items of a corpus from which on the progress of its encoding is shown
 
 CLASSES: dict[str, type[Objective]] = {
@@ -122,10 +125,10 @@ def key_of_dev(name: str) -> str:
 class RecipeCorpora:
     """Reads and checks the corpora of a recipe: those of its tasks, and its dev and test sets by name."""
 
-    def __init__(self, recipe: Recipe, root: Path) -> None:
-        self.recipe, self.root = recipe, root
+    def __init__(self, recipe: Recipe, root: Path, output: Path = Path()) -> None:
+        self.recipe, self.root, self.output = recipe, root, output
         self.manifests: dict[str, Manifest] = {}  # manifests of synthetic corpora, by the corpora's names in the recipe
-        self.filter = build(PairFilter, recipe.data.filters, str(recipe.path), ("data", "filters"))
+        self._filter = build(PairFilter, recipe.data.filters, str(recipe.path), ("data", "filters"))
         self.tasks = [self._task(number, *item) for number, item in enumerate(recipe.sections().items())]
         only = self.tasks[0] if recipe.tasks is None else None
         languages = dataclasses.asdict(recipe.languages)
@@ -140,6 +143,22 @@ class RecipeCorpora:
             name: self._scored(fields, ("data", "test", name), languages, only)
             for name, fields in recipe.data.test.items()
         }
+
+    @cached_property
+    def filter(self) -> PairFilter:
+        """Returns what is dropped; with drop_test_pairs also what is scored, of a run that has begun as it began."""
+        if not self.recipe.data.drop_test_pairs:
+            return self._filter
+        specs = [spec for spec in self.scored.values() if isinstance(spec, CorpusSpec)]
+        pairs = [tuple(map(plain, pair)) for spec in specs for pair in read_pairs(spec, self.root)]
+        now, kept = digest(pairs), self.output / HELD_OUT
+        if folder.has_begun(self.output) and kept.is_file():  # test sets may be added to it
+            now = read_json(kept, {"digest": str})["digest"]
+        elif PartialState().is_main_process:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_json(kept, {"digest": now})
+        held = tuple(frozenset(filter(None, own)) for own in zip(*pairs))
+        return HeldOut(**vars(self._filter), digest=now, held=held)
 
     @cached_property
     def train(self) -> dict[str, Spec]:
@@ -266,7 +285,8 @@ def _name_of(spec: Spec, side: TextSide) -> tuple[Any, ...]:
     return spec.files[SIDES[(SIDES.index(side) + spec.reverse) % 2]], spec.limit
 
 
-ACCOUNT = "init_from.json"  # the record of loaded weights in the run's folder
+# In the run's folder: the record of loaded weights, and the digest of pairs that training leaves out.
+ACCOUNT, HELD_OUT = "init_from.json", "data/held_out.json"
 TOLD = 30  # with more corpora one report is printed for all of them
 
 
@@ -284,7 +304,7 @@ class Preparation:
     ) -> None:
         self.recipe, self.root, self.output, self.tell = recipe, data, output, tell
         self.progress, self.check = progress, check
-        self.corpora = RecipeCorpora(recipe, data)
+        self.corpora = RecipeCorpora(recipe, data, output)
         self.trains_tokenizer = recipe.tokenizer.path is None
 
     # Tokenizers
@@ -439,8 +459,21 @@ class Preparation:
             return Corpora(parts, [text.weight for text in task.texts], data.temperature, task.seed)
         chosen, weights = at_ratios(parts, task.pairs, task.seed)
         corpora = Corpora(chosen, weights, data.temperature, task.seed)
-        if not data.bpe_dropout:
-            return corpora
+        made = self._resegmented(task, corpora) if data.bpe_dropout else corpora
+        if not sum(self.recipe.augment.shares):
+            return made
+        ways = [self._way(spec) for spec in task.pairs]
+        return Augmented(made, ways, self.recipe.augment, task.seed, data.max_length)
+
+    def _way(self, spec: CorpusSpec) -> Way:
+        """Returns how text of a corpus is encoded."""
+        source, target = ((spec.languages or {}).get(side) for side in SIDES)
+        tokenizers = self.tokenizers.between(source, target)
+        told = target if languages_of(tokenizers.source) else None
+        return tokenizers, tokenizers.sides(told, spec.tag or None), (source or "", target or "")
+
+    def _resegmented(self, task: TaskCorpora, corpora: Corpora) -> Resegmented:
+        data = self.recipe.data
         tokenizers = self.tokenizers.between(task.languages["source"], task.languages["target"])
         source = BPEDropout(tokenizers.source, data.bpe_dropout)
         target = source if tokenizers.joint else BPEDropout(tokenizers.target, data.bpe_dropout)

@@ -266,6 +266,7 @@ def test_bad_calls_are_explained(files: Path, model: Path, pipeline) -> None:
         (("evaluate", "-i", files / "nothing", *reference), "nothing: no such file"),
         (("evaluate", "-i", files / "a.txt", *reference, "--bootstrap", 1), "1000 are usual"),
         (("evaluate", "-i", files / "a.txt", *reference, "--save-translations", files / "x"), "is for a model"),
+        (("evaluate", "-i", files / "a.txt", *reference, "--robustness"), "--robustness is of a model"),
         (("evaluate", "-i", files / "a.txt", *reference, "-r", bad(files, "r.de", b"1\n")), r"test.de: 104, .*r.de: 1"),
         (
             ("evaluate", "-i", files / "a.txt", *reference, "-o", bad(files, "o.json", b"{}")),
@@ -286,6 +287,7 @@ def test_bad_calls_are_explained(files: Path, model: Path, pipeline) -> None:
         (("evaluate", "--matrix"), "is of a run"),
         (("evaluate", "run", "--matrix", "-m", "BLEU", "-m", "TER"), "one --metric"),
         (("evaluate", "run", "--matrix", "-r", files / "test.de"), "--reference: --matrix does not read this"),
+        (("evaluate", "run", "--matrix", "--robustness"), "--robustness: --matrix does not read this"),
         (("evaluate", "run", "--matrix", "--beams", "3"), "options of the search: --matrix does not read this"),
         (
             ("evaluate", "-i", files / "base.de", "-r", files / "test.de", "-d", files),

@@ -128,6 +128,7 @@ def test_tasks_are_inherited_key_by_key_and_their_corpora_whole(tmp_path):
         ({"objective": "cloze"}, "there is no objective 'cloze'"),
         ({"objective": {"name": "encoder-cloze", "distorted": 2.0}}, "objective.distorted must be at most 1, not 2"),
         ({"objective": "decoder-lm", "data": {**GERMAN, "bpe_dropout": 0.1}}, "data.bpe_dropout is for pairs"),
+        ({"objective": "decoder-lm", "data": GERMAN, "augment": {"upper": 0.1}}, "augment: is for pairs"),
     ],
 )
 def test_objectives_that_are_refused(changes, message, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import json
 import os
 import re
 import shutil
@@ -181,6 +182,40 @@ def test_dev_or_test_sets_that_are_training_data(tmp_path):
     assert "data.dev: source and target are the same" in run(
         recipe, data, tmp_path / "r", settings=[same], dry_run=True
     )
+
+
+def test_pairs_of_scored_sets_in_training_corpora_are_counted_and_left_out(tmp_path):
+    """Exactly and but for case and punctuation, by side, with examples; test sets against each other too."""
+    data, long = write_corpus(tmp_path / "data"), [f"ba do ki lu {word * 3}" for word in ("me", "no", "pa", "ro", "su")]
+    target = [f"baab dood {source[-6:]}." for source in long]
+    (data / "test.en").write_text("".join(f"{line}\n" for line in long))
+    (data / "test.de").write_text("".join(f"{line}\n" for line in target))
+    more = [(long[0], target[0]), (f"{long[1].upper()}!", "xa"), ("xu", target[2].upper()), (long[3], "xi"), ("x", "x")]
+    for side, (name, lines) in enumerate((("train.en", "val.en"), ("train.de", "val.de"))):
+        with (data / name).open("a") as file:
+            file.writelines(f"{pair[side]}\n" for pair in more)
+        with (data / lines).open("a") as file:
+            file.write(f"{(long[4], target[4])[side]}\n")
+    made_up = "of the 5 pairs of data.test.made_up"
+    recipe, run_folder = write_recipe(tmp_path / "recipe.yaml"), tmp_path / "run"
+    said = run(recipe, data, run_folder, dry_run=True).replace("\n", " ")
+    assert (
+        f"data.train train.en + train.de holds {made_up} 2 sources, 1 targets, 1 pairs exactly, 3 sources, 2 targets, "
+        f"1 pairs but for case and punctuation: {long[0]} ||| {target[0]} (data.drop_test_pairs set to true"
+    ) in said
+    assert f"data.dev holds {made_up} 1 sources, 1 targets, 1 pairs exactly" in said
+    before = int(re.search(r"pairs kept +(\d+)", said)[1])
+    drop = ["data.drop_test_pairs=true"]
+    said = run(recipe, data, run_folder, dry_run=True, settings=drop).replace("\n", " ")
+    dropped = int(re.search(r"dropped: in a development or test set +(\d+)", said)[1])
+    assert dropped >= 4
+    assert int(re.search(r"pairs kept +(\d+)", said)[1]) == before - dropped
+    how = [*drop, "budget.steps=4"]
+    run(recipe, data, run_folder, settings=how)
+    weights = (run_folder / "average" / "model.safetensors").read_bytes()
+    run(recipe, data, run_folder, settings=[*how, "data.test.more.files={source: train.en, target: train.de}"])
+    assert (run_folder / "average" / "model.safetensors").read_bytes() == weights  # a test set may be added
+    assert json.loads((run_folder / "results.json").read_text())["scores"].keys() == {"made_up", "more"}
 
 
 @pytest.mark.parametrize("check", [False, True])

@@ -10,18 +10,28 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hf_mlnmt.common.languages import direction_of
 from hf_mlnmt.data.directions import code_tokens
 from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.generation.translating.batches import batches_by_tokens
+from hf_mlnmt.generation.translating.casing import Written, in_sentence_case, may_be
 from hf_mlnmt.generation.translating.hypotheses import Candidate, Hypothesis
 from hf_mlnmt.generation.translating.options import OF_TEXTS, DecodingOptions
 from hf_mlnmt.generation.translating.searching import BatchSearch, Pending
-from hf_mlnmt.generation.translating.segments import CutText, EncodedPiece, TextPiece, join, sentences_of
+from hf_mlnmt.generation.translating.segments import (
+    CutText,
+    EncodedPiece,
+    TextPiece,
+    check_characters,
+    join,
+    sentences_of,
+)
 from hf_mlnmt.zoo.systems import positions_of
 
 if TYPE_CHECKING:
@@ -44,6 +54,13 @@ class TranslationCall(BatchSearch):
         self.unfinished = 0
         self.typed_codes: list[int] = []  # numbers of lines that begin with a language code, for a warning
         self.of_several: list[int] = []  # numbers of lines of several sentences, for a warning
+
+    @cached_property
+    def languages(self) -> tuple[str | None, str | None]:
+        """Returns source and target as far as they are told, or model or tokenizer say them."""
+        of_tokenizer = [getattr(self.parts.source, f"{side}_lang", None) for side in ("source", "target")]
+        said = (direction_of(self.name) if self.name else None) or of_tokenizer
+        return self.options.told[0] or said[0], self.options.told[1] or said[1]
 
     def translate_groups(
         self,
@@ -117,7 +134,8 @@ class TranslationCall(BatchSearch):
     def cut(self, texts: Sequence[str], first_line: int) -> list[CutText]:
         """Cuts texts into pieces and encodes these. Raises: UserError for an object that is no valid text."""
         sentences = self.options.split == "sentences"
-        pieces, ids = self.encoder.segments(texts, self.options.split_long, first_line, sentences)
+        read, written = self._in_sentence_case(texts, first_line)
+        pieces, ids = self.encoder.segments(read, self.options.split_long, first_line, sentences)
         places = ((line, *each) for line, of_text in enumerate(pieces, first_line) for each in enumerate(of_text))
         every = [EncodedPiece(own, line, n, piece.text) for own, (line, n, piece) in zip(ids, places, strict=True)]
         cut, encoded = [], iter(self.constraints.with_kept(every))
@@ -127,7 +145,10 @@ class TranslationCall(BatchSearch):
             if text.lstrip().startswith(self.codes):
                 self.typed_codes.append(line)
             self.constraints.check_pieces(line, len(of_text))
-            inputs = [next(encoded)._replace(pieces=len(of_text)) for _ in of_text]
+            own = written[line - first_line] or [None] * (1 + len(of_text))
+            numbers = accumulate(("\n" in piece.space for piece in of_text[:-1]), initial=0)  # of the pieces' lines
+            hows = [own[number] for number, _ in zip(numbers, of_text)]
+            inputs = [next(encoded)._replace(pieces=len(of_text), written=how) for how in hows]
             # No search for a piece that has no token of its own (stray control characters) or no visible character.
             searched = [piece for piece in inputs if len(piece.ids) > self.encoder.overhead and is_visible(piece.text)]
             cut.append(CutText(line, of_text, searched))
@@ -135,6 +156,23 @@ class TranslationCall(BatchSearch):
             return cut
         free = [not any(self.constraints.of_line(name, text.line) for name in OF_TEXTS) for text in cut]
         return self.memory.with_matches(texts, cut, free)
+
+    def _in_sentence_case(self, texts: Sequence[str], first_line: int) -> tuple[list[str], list[list[Written | None]]]:
+        """Returns the texts as they are read, and how the lines were written of those with one in sentence case."""
+        for line, text in enumerate(texts, first_line):
+            check_characters(text, f"line {line}")
+        read, written = list(texts), [list[Written | None]() for _ in texts]
+        overhead, keep = self.encoder.overhead, self.constraints.keep
+        auto = self.options.case == "auto" and not self.options.alternatives
+        for number in (number for number, text in enumerate(texts) if auto and may_be(text)):
+            if not any(self.constraints.of_line(name, first_line + number) for name in OF_TEXTS):
+                read[number], written[number] = in_sentence_case(
+                    texts[number],
+                    lambda forms: [length - overhead for length in self.encoder.lengths(forms)],
+                    self.languages[0],
+                    lambda text: [(part.start, part.end) for part in keep([text])[0]] if keep else [],
+                )
+        return read, written
 
     def forget_lines(self) -> None:
         """Forgets the lines that `report` would warn of."""
@@ -146,6 +184,9 @@ class TranslationCall(BatchSearch):
     def together(self, text: CutText, of_pieces: Mapping[int, list[Hypothesis]]) -> list[Hypothesis]:
         """Returns a text's n-best list: hypothesis i joins hypothesis i of every piece; sorted by score."""
         ranks = [of_pieces.get(number, [self.empty] * self.count) for number in range(len(text.pieces))]
+        for piece in (piece for piece in text.inputs if piece.written):
+            put_back = partial(piece.written.put_back, language=self.languages[1])  # type: ignore[union-attr]
+            ranks[piece.number] = [replace(each, text=put_back(each.text)) for each in ranks[piece.number]]
         whole = self._whole(text, ranks) if len(ranks) > 1 else (ranks or [[self.empty] * self.count])[0]
         self.unfinished += sum(not hypothesis.finished for hypothesis in whole)
         return whole if text.origin is None else [replace(hypothesis, origin=text.origin) for hypothesis in whole]

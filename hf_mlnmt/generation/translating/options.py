@@ -319,6 +319,11 @@ class DecodingOptions:
         "(every line).",
         default="long",
     )
+    case: Literal["auto", "as-is"] = option(
+        "Lines in CAPITALS or Title Case that cost the model more subwords: auto (searched in sentence case, the "
+        "translation is written as the line was) or as-is.",
+        default="auto",
+    )
     split_long: bool = option("Split lines that are too long; otherwise cut them off.", default=True)
     alpha: float | None = option("Of a fused model: scale of the translation models.")
     beta: float | None = option("Of a fused model: scale of the language models.")
@@ -491,7 +496,8 @@ class DecodingOptions:
             yield f"memory: {names!r} is neither a TranslationMemory nor names of bilingual files."
         if self.early_stopping not in (None, True, False, "never"):
             yield f"early_stopping: {self.early_stopping!r} is neither True nor False nor 'never'."
-        for name, choices in (("split", ("long", "sentences")), ("draws", ("batch", "row", "text"))):
+        words = {"split": ("long", "sentences"), "case": ("auto", "as-is"), "draws": ("batch", "row", "text")}
+        for name, choices in words.items():
             if (value := getattr(self, name)) not in choices:
                 yield f"{name}: {value!r} is none of {', '.join(choices)}."
         sampling = [name for name in SAMPLERS if getattr(self, name) is not None]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hf_mlnmt.data.directions import Direction
     from hf_mlnmt.generation.constraints.lexical_constraints import Asked
     from hf_mlnmt.generation.constraints.linked import KeptPart
+    from hf_mlnmt.generation.translating.casing import Written
     from hf_mlnmt.memory.steering import Pieces
 
 logger = logging.getLogger(__name__)
@@ -161,6 +162,7 @@ class EncodedPiece(NamedTuple):
     begins: Asked | None = None  # the beginning of the translation, used instead of a target_prefix
     known: str | None = None  # the translation that a memory has, which is taken as it is
     steering: Pieces = ()  # of similar texts' translations (memory/steering.py)
+    written: Written | None = None  # how a line was written that is searched in sentence case
 
 
 class CutText(NamedTuple):
@@ -215,8 +217,6 @@ class TextEncoder:
         A piece is a line, with `sentences` a sentence. A piece that is longer than the limit is split further if
         `split_long`; what is then still longer is cut off.
         """
-        for line, text in enumerate(texts, start=first_line):
-            check_characters(text, f"line {line}")
         pieces = [split_lines(without_invisible(text)) for text in texts]
         if sentences:
             pieces = [[part for piece in of_text for part in sentences_of(piece)] for of_text in pieces]
