@@ -243,7 +243,7 @@ class TranslationMemory:
         """Takes the files, and the codes of both languages; without these a pipeline says them (`between`)."""
         if not files:
             raise UserError(f"memory: name a bilingual file ({_KINDS}).")
-        self.files, self.languages = [Path(file) for file in files], ("", "")
+        self.files, self.languages = [Path(file) for file in files], tuple[str, ...]()
         self.parts: list[Index] = []  # the first counts most
         if source and target:
             self.between(source, target)

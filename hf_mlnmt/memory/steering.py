@@ -51,7 +51,11 @@ class Steering(LogitsProcessor):
         each, often = np.unique(pieces * len(tokens) + times, return_counts=True)
         limits = np.zeros(len(said), np.int64)
         np.maximum.at(limits, each % max(1, len(tokens)), often)
-        values, keys, ended = (numbers + 1, rewards * weight, limits[times]), [], np.isin(tokens, list(ends))
+        values, keys, ended = (
+            (numbers + 1, rewards * weight, limits[times]),
+            list[np.ndarray](),
+            np.isin(tokens, list(ends)),
+        )
         for size in range(LONGEST):
             key = row_of * LONGEST + size
             for back in range(LONGEST - 1, 0, -1):

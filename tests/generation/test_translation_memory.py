@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
-from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.generation import DecodingOptions, TranslationPipeline
+from hf_mlnmt.generation.translating.lines import Style, TextFiles
 from hf_mlnmt.memory.index import TranslationMemory
 from hf_mlnmt.memory.lexicon import Lexicon
 from hf_mlnmt.memory.matching import BANDS, HOLE, Bands, fitted
@@ -319,3 +320,19 @@ def test_mistakes(memory, what, message):
 def test_options_that_cannot_be(toy, options, message):
     with pytest.raises(UserError, match=message):
         TranslationPipeline(*toy)("A man.", **options)
+
+
+def test_an_output_that_was_begun_knows_its_memory(tmp_path):
+    text = tmp_path / "t.en"
+    text.write_text("Save all files\n", "utf-8")
+
+    def made_from():
+        options = DecodingOptions(memory=[str(tmp_path / "a.tsv")])
+        return TextFiles([str(text)], options).made_from({}, Style())["settings"]["memories"]
+
+    write(tmp_path / "a.tsv")
+    before = made_from()
+    TranslationMemory(tmp_path / "a.tsv", source="en", target="de")
+    assert made_from() == before
+    TranslationMemory(tmp_path / "a.tsv", source="en", target="de").add("New", "Neu")
+    assert made_from() != before

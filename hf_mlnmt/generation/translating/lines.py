@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
+from glob import escape
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from hf_mlnmt import __version__
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import check_file, explained, is_special, only_one, packing
-from hf_mlnmt.common.made_from import check_same, digest, identity_of_text
+from hf_mlnmt.common.made_from import check_same, digest, identity_of_text, sha256_of_files
 from hf_mlnmt.data.formats import Form, format_of, in_xml
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.tables import looks_like_header, rows
@@ -342,6 +343,9 @@ class TextFiles:
         if self.texts is None or self.decoding.depends_on_all_before:
             return None
         settings = {field.name: getattr(self.decoding, field.name) for field in fields(self.decoding)}
+        if names := settings.pop("memory"):  # what they hold, and what was added
+            patterns = [(Path(name).parent, escape(Path(name).name)) for name in names]
+            settings["memories"] = [sha256_of_files(place, [own, f"{own}.*.added"]) for place, own in patterns]
         settings |= {"window": self.window, "shard": self.shard and str(self.shard), **asdict(style), **others}
         settings = {name: value for name, value in settings.items() if name != "memory" or value}
         settings = {
