@@ -103,7 +103,7 @@ class TranslationPipeline:
             device: default: a GPU where there is one, but a CPU for int8.
             dtype: auto (as saved), float32, bfloat16, float16; int8: the weights of linear layers rounded.
             fast: a MarianMTModel, M2M100, NLLB, BART or mBART becomes this package's baseline, as by import_model, with
-                the same outputs; False leaves it as it is.
+                the same outputs, and T5 and MADLAD are searched by the fast loop; False leaves it as it is.
 
         Raises: UserError when it cannot be loaded.
         """
