@@ -25,16 +25,16 @@ CEILINGS = {
     "evaluation": (2_960, 11),
     "export": (1_990, 10),
     "generation": (6_335, 29),
-    "hub": (910, 6),
+    "hub": (940, 6),
     "modeling": (7_800, 34),
     "recipe": (1_800, 5),
-    "reports": (1_700, 10),
+    "reports": (1_705, 10),
     "search": (5_890, 24),
     "serving": (3_270, 12),
     "training": (7_680, 27),
     "zoo": (600, 4),
 }
-TOTAL, TESTS = 58_985, 53_060
+TOTAL, TESTS = 59_020, 53_090
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 
