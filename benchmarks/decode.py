@@ -4,6 +4,7 @@
     python benchmarks/decode.py runs/*/average --source FILE --engines stock,ours --beams 1,6 --batches 32
     python benchmarks/decode.py runs/transformer.multi30k-ende/average --memory
     python benchmarks/decode.py --systems all --steps 20
+    python benchmarks/decode.py --families all --beams 1,5 --batches 1,32 --threads 1 --rounds 2 --processor-time
     python benchmarks/decode.py published/en-de --costs --source FILE --reference FILE --sentences 64 --threads 1 \
         --processor-time
 
@@ -11,12 +12,14 @@ The same model.generate() is called both times; `stock` is the loop that ours re
 order and hold `--batches` sentences. CTranslate2 runs the baseline only; its outputs are compared with ours, as are
 stock's. A weak model (an early checkpoint) shows what outputs of very different length do. `--systems` takes random
 weights (tiny shape) and a fixed number of steps: no sentence ends before another, and less of the gain is left.
+`--families` does the same with Transformers' own classes, as they are and as TranslationPipeline takes them.
 `--costs` says how many times as long what is asked for takes as a beam search of 5 of the same lines right before it.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import itertools
 import resource
 import statistics
@@ -30,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from common import ROOT, Measure, machine, numbers, parse, print_ratios, require_green_tests, short, take_turns
 from rich.console import Console
 from transformers import AutoModelForSeq2SeqLM
@@ -38,8 +42,10 @@ import hf_mlnmt
 from hf_mlnmt import search
 from hf_mlnmt.common.files import write_json
 from hf_mlnmt.common.table import Number, Table
+from hf_mlnmt.convert import huggingface
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.generation.translating.loading import load
+from hf_mlnmt.search.t5 import let_search
 
 CLOCK = time.perf_counter  # or time.process_time, on a busy machine
 ENGINES = ("stock", "ours", "int8", "ctranslate2", "ctranslate2-int8")
@@ -241,6 +247,62 @@ def compare_systems(options: argparse.Namespace) -> None:
     print(machine())
 
 
+def families(asked: str, layers: int, width: int, vocabulary: int) -> Iterator[tuple[str, Any, Any]]:
+    """Stock models of a shape with random weights: name, the model, and what TranslationPipeline makes of it."""
+    of_all = {"vocab_size": vocabulary, "d_model": width}
+    ids = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+    sides = {"layers": layers, "attention_heads": 8, "ffn_dim": 4 * width}
+    both = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in sides.items()}
+    both |= of_all | ids
+    of_t5 = {**of_all, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+    of_t5 |= {"d_kv": width // 8, "d_ff": 4 * width, "num_layers": layers, "num_heads": 8}
+    gated = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+    configs = {
+        "Marian": transformers.MarianConfig(**both, forced_eos_token_id=None),
+        "M2M100": transformers.M2M100Config(**both),
+        "mBART": transformers.MBartConfig(**both, forced_eos_token_id=None),
+        "T5": transformers.T5Config(**of_t5),
+        "MADLAD": transformers.T5Config(**of_t5, **gated),
+    }
+    for name in configs if asked == "all" else asked.split(","):
+        config = configs[name]
+        torch.manual_seed(1)
+        stock = AutoModelForSeq2SeqLM.from_config(config).eval()
+        for part, weight in stock.named_parameters():
+            if weight.dim() > 1 and "positions" not in part:  # as they are made they say one token for ever
+                torch.nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)
+        if config.model_type == "t5":
+            let_search(ours := copy.copy(stock))
+        else:
+            placement = huggingface.placement_of(stock, of_ours := huggingface.config_of(name, stock), name)
+            kind = hf_mlnmt.TransformerForConditionalGeneration
+            with torch.device("meta"):
+                empty: Any = kind(of_ours)
+            ours = kind.from_pretrained(None, config=of_ours, state_dict=placement.finish(empty)).eval()
+        yield name, stock, ours
+
+
+def compare_families(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Transformers' own classes: stock and ours, 20 source tokens and the same number of steps for every sentence."""
+    rows = []
+    fixed = {"do_sample": False, "min_new_tokens": options.steps, "max_new_tokens": options.steps}
+    for name, stock, ours in families(options.families, *((1, 16, 200) if options.quick else (6, 512, 20_000))):
+        for size, beams in itertools.product(numbers(options.batches), numbers(options.beams)):
+            ids = torch.randint(5, stock.config.vocab_size, (size, 20), generator=torch.Generator().manual_seed(1))
+            inputs = [{"input_ids": ids, "attention_mask": torch.ones_like(ids)}]
+            asked, found = {"num_beams": beams, **fixed}, {"stock": [], "ours": []}
+            runs = {
+                key: by_generate(each, inputs, asked, found[key]) for key, each in (("stock", stock), ("ours", ours))
+            }
+            rates = take_turns(runs, options.rounds)
+            times = statistics.median(a / b for a, b in zip(rates["ours"], rates["stock"], strict=True))
+            same = sum(a == b for a, b in zip(found["stock"], found["ours"], strict=True))
+            print(f"{name}: batch {size}, beam {beams}: {times:.2f} times stock, {same} of {size} outputs the same")
+            row = {"model": name, "engine": "ours", "beams": beams, "batch": size, "times_stock": times}
+            rows.append(row | {"outputs_as_stock": same, **{key: statistics.median(rates[key]) for key in rates}})
+    return rows
+
+
 def compare_memory(name: str, options: argparse.Namespace) -> None:
     """Peak memory of one batch at beam 12 and source length 200, each loop in a process of its own."""
     peaks = {}
@@ -326,6 +388,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", help="folders of trained models")
     parser.add_argument("--systems", help="instead: names of systems, as in m-10,ms-1-aif, or all")
+    parser.add_argument("--families", help="instead: Transformers' own: Marian, M2M100, mBART, T5, MADLAD, or all")
     parser.add_argument("--steps", type=int, default=20, help="subwords of every output, for --systems")
     parser.add_argument("--source", type=Path, help="sentences, one a line, text or .gz")
     parser.add_argument("--reference", type=Path, help="their translations: BLEU (cased) of every engine")
@@ -344,7 +407,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="write the numbers as JSON here too")
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     quick = "{toys}/model --source {toys}/train.en.gz --reference {toys}/train.de.gz --sentences 2 --beams 2"
-    quick += " --batches 2 --limit 4 --systems transformer --steps 2 --rounds 1 --threads 1 --no-tests"
+    quick += " --batches 2 --limit 4 --systems transformer --families all --steps 2 --rounds 1 --threads 1 --no-tests"
     options = parse(parser, quick)
     torch.set_num_threads(options.threads)
     if options.processor_time:
@@ -353,8 +416,8 @@ def main() -> None:
     if options.peak:
         print(measure_peak(options.models[0], options.peak))
         return
-    if not options.models and not options.systems:
-        parser.error("give folders of models, or --systems")
+    if not options.models and not options.systems and not options.families:
+        parser.error("give folders of models, --systems or --families")
     if options.models and not options.memory and not options.source:
         parser.error("--source FILE is needed: the sentences to translate")
     if options.costs and not options.reference:
@@ -363,7 +426,9 @@ def main() -> None:
         require_green_tests()
     if options.systems:
         compare_systems(options)
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = compare_families(options) if options.families else []
+    if rows and options.output:
+        write_json(options.output, {"machine": machine(), "commit": commit(), "rows": rows})
     for name in options.models:
         if options.memory:
             compare_memory(name, options)

@@ -24,18 +24,18 @@ CEILINGS = {
     "documents": (2_730, 11),
     "evaluation": (3_030, 12),
     "export": (1_990, 10),
-    "generation": (6_810, 31),
-    "hub": (910, 6),
-    "memory": (810, 5),
+    "generation": (6_820, 31),
+    "hub": (940, 6),
+    "memory": (830, 5),
     "modeling": (7_800, 34),
-    "recipe": (1_810, 5),
+    "recipe": (1_815, 5),
     "reports": (1_710, 10),
-    "search": (5_740, 23),
+    "search": (5_900, 24),
     "serving": (3_320, 12),
     "training": (7_780, 27),
     "zoo": (600, 4),
 }
-TOTAL, TESTS = 61_950, 54_500
+TOTAL, TESTS = 62_400, 54_900
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 

@@ -27,6 +27,7 @@ from transformers import AutoTokenizer
 from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.common.files import read_json, write_json
 from hf_mlnmt.common.model_folder import load_model
+from hf_mlnmt.convert.importing import RECORD
 from hf_mlnmt.convert.trimming import (
     SETTINGS,
     TOKENIZER,
@@ -110,6 +111,7 @@ def add_languages(
         _add_to_files(output, _grow(model, rows), [], merges)
         added += rows
     model.save_pretrained(output)
+    write_json(output / RECORD, {"source": str(name)})  # whose licence counts
     ids = {token: numbers[token] for token in near}
     return Extended(model, AutoTokenizer.from_pretrained(output), ids, missing, added)
 

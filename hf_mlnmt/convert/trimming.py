@@ -35,6 +35,7 @@ from transformers import AutoTokenizer
 from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.common.files import read_json, write_json
 from hf_mlnmt.common.model_folder import TARGET_TOKENIZER, load_model
+from hf_mlnmt.convert.importing import RECORD
 from hf_mlnmt.data.directions import code_tokens, language_codes
 from hf_mlnmt.data.lines import read_lines
 
@@ -87,6 +88,7 @@ def trim(
     kept = _cut_files(output, tokenizer, used, languages, model.config.vocab_size)
     new = _with_rows(model, kept)
     new.save_pretrained(output)
+    write_json(output / RECORD, {"source": str(name)})  # whose licence counts
     trimmed = AutoTokenizer.from_pretrained(output)
     shares = {str(text): same_lines(tokenizer, trimmed, text, kept) for text in texts}
     parameters = (model.num_parameters(), new.num_parameters())

@@ -8,10 +8,12 @@ import csv
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from huggingface_hub import SpaceCardData
+from huggingface_hub import SpaceCardData, hf_hub_download
 
 from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.common.files import atomic_folder, read_json, write_json, write_text
@@ -36,7 +38,9 @@ from hf_mlnmt.common.model_folder import (
     load_model,
     read_part,
 )
+from hf_mlnmt.convert.importing import RECORD
 from hf_mlnmt.convert.marian import KEPT, SHORTLIST
+from hf_mlnmt.data.directions import direction, has_modules, is_told
 from hf_mlnmt.data.tokenizer import Tokenizers, languages_of, load_tokenizers
 from hf_mlnmt.evaluation.results import inside
 from hf_mlnmt.hub.check_reload import check_loading
@@ -109,7 +113,7 @@ def build_folder(
     _check_licence(licence)
     path = Path(results) if results else home / RESULTS
     if licence and not confirm_licence:
-        _check_rights(source, path, licence)
+        _check_rights(source, path, licence, base_models)
     check_target(source, target)
     tell(f"loading {source}")
     network, tokenizers = _load(source)
@@ -133,6 +137,7 @@ def build_folder(
         generation=network.generation_config.to_diff_dict() if network.can_generate() else {},
         languages=languages or languages_of_results(recorded),
         codes=tuple(languages_of(tokenizers.source)),
+        told=_told(network, tokenizers.source, languages or languages_of_results(recorded)),
         licence=licence,
         domain=said.get("domain"),
         datasets=tuple(said.get("datasets") or ()),
@@ -176,6 +181,16 @@ def build_folder(
     return Published(target, list(_warnings(facts, path, parameters)), facts)
 
 
+def _told(model: Any, tokenizer: Any, languages: Sequence[str | None]) -> dict[str, Any]:
+    """Returns `Facts.told`: {} for a class of this package, one pair, or languages that are not known."""
+    if languages_of(tokenizer) or has_modules(model) or not all(languages) or not is_told(model, tokenizer):
+        return {}
+    way, tokens = direction(model, tokenizer, *languages), tokenizer.convert_ids_to_tokens
+    front = way.prefix_text or "".join(f"{token} " for token in tokens(list(way.prefix_ids)))
+    generate = {name: tokens(number) for name, number in way.generate.items()}
+    return {"src_lang": way.source, "front": front, "generate": generate}
+
+
 def _origins(source: Path, recorded: Mapping[str, Any], given: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
     """Returns the Hub names of the models that a model was made of, and the relation to them in the Hub's words."""
     began, corpora = inside(recorded, "recipe").get("init_from"), inside(recorded, "data").get("train")
@@ -184,7 +199,7 @@ def _origins(source: Path, recorded: Mapping[str, Any], given: Sequence[str]) ->
         "finetune": [began] if isinstance(began, str) else list(began.values()) if isinstance(began, dict) else [],
         "merge": list(recorded.get("made_of") or ()),
         "taught": taught,
-        "imported": [read_json(source / "import.json").get("source")],
+        "imported": [read_json(source / RECORD).get("source")],
     }
     for name in given:
         if is_path(name):
@@ -237,10 +252,11 @@ def _demands(licence: str) -> set[str] | None:
     return next((asked for families, asked in known.items() if family in families), None)
 
 
-def _check_rights(source: Path, results: Path, licence: str) -> None:
+def _check_rights(source: Path, results: Path, licence: str, base_models: Sequence[str]) -> None:
     """Raises UserError for a licence that lacks demands of the data's licence, or of that of a model begun with."""
-    given = _demands(licence)
-    for where, other in _licences_of(source, results, set()):
+    given, seen = _demands(licence), set[Path]()
+    of_bases = chain.from_iterable(_licences_of(*_home_of(name), seen) for name in base_models)
+    for where, other in (*_licences_of(source, results, seen), *of_bases):
         if other.lower() == licence.lower():
             continue
         asked = _demands(other)
@@ -261,12 +277,24 @@ def _licences_of(folder: Path, results: Path, seen: set[Path]) -> Iterator[tuple
     sections = (recorded.get(key) for key in ("data", "recipe"))
     data, recipe = (section if isinstance(section, dict) else {} for section in sections)
     card = front_matter(folder / CARD)
+    if not card and folder.name.startswith("nllb-200"):
+        card = {"license": "cc-by-nc-4.0"}  # of Meta's models, where their card is not at hand
     for file, content, key in ((results, data, "licence"), (folder / CARD, card, "license")):
         if isinstance(licence := content.get(key), str):
             yield file, (content.get("license_name") or licence) if licence == "other" else licence
-    begun = recipe.get("init_from") or {}
-    for name in [begun] if isinstance(begun, str) else begun.values() if isinstance(begun, dict) else ():
-        yield from _licences_of(Path(str(name)), Path(str(name)) / RESULTS, seen)
+    begun, imported = recipe.get("init_from") or {}, read_json(folder / RECORD).get("source")
+    names = [begun] if isinstance(begun, str) else begun.values() if isinstance(begun, dict) else ()
+    for name in (*names, *([imported] if imported else [])):
+        yield from _licences_of(*_home_of(str(name)), seen)
+
+
+def _home_of(name: str) -> tuple[Path, Path]:
+    """Returns the folder of a model, of the Hub with its card where that can be had, and the file of its results."""
+    folder = Path(name)
+    if is_hub_name(name):
+        with suppress(Exception):  # of a network that is not there
+            folder = Path(hf_hub_download(name, CARD)).parent
+    return folder, folder / RESULTS
 
 
 def check_target(source: Path, target: Path) -> None:

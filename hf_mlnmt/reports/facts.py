@@ -48,6 +48,8 @@ class Facts:
     """Source and target language of a bilingual model."""
     codes: tuple[str, ...] = ()
     """Target language codes of a multilingual tokenizer."""
+    told: Mapping[str, Any] = field(default_factory=dict)
+    """How a class of Transformers' own is told `languages`: src_lang, front (text), generate (name: token)."""
     licence: str | None = None
     """The licence of the weights, as the Hub spells it."""
     own_budget: Mapping[str, Any] | None = None

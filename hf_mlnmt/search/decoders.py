@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from transformers import T5ForConditionalGeneration
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from hf_mlnmt.modeling.bridge import BridgeForConditionalGeneration
@@ -24,6 +25,7 @@ from hf_mlnmt.search.cpu.step import entry_of_class
 from hf_mlnmt.search.decoder import SourceBatch, rows_of_beams, rows_of_sentences
 from hf_mlnmt.search.lstm import LSTMDecoder
 from hf_mlnmt.search.strategies import log_softmax
+from hf_mlnmt.search.t5 import T5Decoder
 from hf_mlnmt.search.transformer import LanguageModelDecoder, TransformerDecoder
 
 
@@ -167,6 +169,7 @@ DECODERS: dict[type, Any] = {
     RNNForConditionalGeneration: LSTMDecoder,
     DecoderOnlyForCausalLM: LanguageModelDecoder,
     FusionForConditionalGeneration: FusedDecoder,
+    T5ForConditionalGeneration: T5Decoder,
 }
 
 

@@ -79,13 +79,16 @@ class TransformerState:
             layer.select(sentences, self.source.real.shape[1])
         return self
 
-    def prune(self) -> None:
-        """Removes slots that no beam of their sentence attends to, where that frees a quarter of them or more."""
+    def prune(self) -> Tensor | None:
+        """Removes slots that no beam of their sentence attends to, where that frees a quarter of them or more.
+
+        Returns the slots that stay (sentences, kept), or None where all do.
+        """
         alive = (self.history_mask == 0).any(dim=2)[:, 0]  # (sentences, slots)
         count = int(alive.sum(dim=1).max())
         self.next_pruning = max(PRUNE_FROM, 3 * count // 2)
         if 4 * count > 3 * self.slots:
-            return
+            return None
         self.slots = count
         slots = alive.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :count]  # (sentences, count)
         for layer in self.cache.target_layers:
@@ -93,6 +96,7 @@ class TransformerState:
         width = self.history_mask.shape[2]
         mask = self.history_mask.gather(3, slots[:, None, None, :].expand(-1, 1, width, -1))
         self.history_mask = nn.functional.pad(mask, (0, whole_blocks(count) - count), value=self.hidden)
+        return slots
 
 
 class TransformerDecoder:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +28,13 @@ from transformers import (
     MBartTokenizer,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
+    modeling_utils,
 )
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.encoded import Encoded
 from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.hub import publish
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PAIRS = 24
@@ -214,6 +219,49 @@ def test_several_pairs_both_ways(bases, tmp_path):
         assert [encoded[number]["labels"].tolist() for number in range(PAIRS)] == rows["labels"]
 
 
+def weights_of(output: Path) -> dict[str, torch.Tensor]:
+    return AutoModelForSeq2SeqLM.from_pretrained(output / "average").state_dict()
+
+
+def test_killed_in_the_middle_it_ends_with_the_same_weights(bases, tmp_path):
+    """By SIGKILL behind the second of five checkpoints; the same command goes on."""
+    changes = {"budget": {"steps": 10}, "evaluation": {"every": 2}, "batch": {"tokens": 200}}
+    whole = fine_tune(bases, "nllb", tmp_path / "whole", **changes)
+    code = "import typer; from hf_mlnmt.cli.train import train; typer.run(train)"
+    command = [sys.executable, "-c", code, tmp_path / "whole.yaml", "--data", bases, "--output", tmp_path / "cut"]
+    process = fresh.Popen(command, stderr=fresh.PIPE, stdout=fresh.DEVNULL, level="package", cwd=bases)
+    end = time.monotonic() + 120
+    while not (tmp_path / "cut" / "checkpoints" / "checkpoint-4").exists():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    assert not (tmp_path / "cut" / "average").exists()
+    assert "going on from" in run(tmp_path / "whole.yaml", bases, tmp_path / "cut")
+    ours, expected = weights_of(tmp_path / "cut"), weights_of(whole)
+    assert all(torch.equal(ours[name], tensor) for name, tensor in expected.items())
+
+
+def test_in_half_precision_and_with_layers_computed_twice(bases, tmp_path, monkeypatch):
+    """Computed twice a layer adds gradients in another order at most; bf16 has eight bits: near, and not the same."""
+    calls, checkpoint, losses = [], modeling_utils.checkpoint, {}
+    monkeypatch.setattr(modeling_utils, "checkpoint", lambda *a, **b: (calls.append(1), checkpoint(*a, **b))[1])
+    for name, precision in {
+        "float32": {},
+        "bf16": {"dtype": "bf16"},
+        "twice": {"gradient_checkpointing": True},
+    }.items():
+        assert not calls
+        output = fine_tune(bases, "nllb", tmp_path / name, precision=precision)
+        logged = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+        losses[name] = [entry["loss"] for entry in logged if "loss" in entry]
+    assert len(calls) == STEPS * 2  # layers
+    np.testing.assert_allclose(losses["twice"], losses["float32"], rtol=1e-4)
+    assert losses["bf16"] != losses["float32"]
+    np.testing.assert_allclose(losses["bf16"], losses["float32"], rtol=2**-6)
+
+
 @pytest.mark.parametrize("family", ["marian", "nllb", "t5"])
 def test_lora_is_what_it_is_merged_into(bases, tmp_path, family):
     output = fine_tune(bases, family, tmp_path / "run", adapter={"r": 2})
@@ -247,3 +295,27 @@ print(tokenizer.batch_decode(ids, skip_special_tokens=True)[0])
     assert not done.returncode, done.stderr
     here = TranslationPipeline.from_pretrained(str(output / "average"))
     assert done.stdout.strip() == here(SENTENCES[0], source_language="eng_Latn", target_language="deu_Latn").strip()
+
+
+@pytest.mark.parametrize("family", ["marian", "nllb", "t5"])
+def test_its_card_tells_the_languages_and_keeps_the_licence(bases, tmp_path, monkeypatch, family):
+    """The card's code runs without the package and translates as the pipeline does; CC-BY-NC is not given away."""
+    source, target = LANGUAGES[family]
+    folder = shutil.copytree(bases / family, tmp_path / "average")
+    monkeypatch.setattr(publish, "check_loading", lambda *given: None)
+    given = {"languages": LANGUAGES[family], "licence": "apache-2.0"}
+    for bases_told, source_told in ((["facebook/nllb-200-distilled-600M"], "anna/one"), ([], "facebook/nllb-200-1.3B")):
+        (folder / "import.json").write_text(json.dumps({"source": source_told}))  # as `model trim` writes it
+        with pytest.raises(UserError, match="asks for non-commercial use"):
+            publish.build_folder(folder, tmp_path / "out", **given, base_models=bases_told)
+    (folder / "import.json").unlink()
+    publish.build_folder(folder, tmp_path / "out", **given, base_models=["anna/one"])
+    code = (tmp_path / "out" / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    done = fresh.python("-c", f"import sys; sys.modules['hf_mlnmt'] = None\n{code}")
+    assert not done.returncode, done.stderr
+    here = TranslationPipeline.from_pretrained(str(folder))
+    there = here(re.search(r'^text = "(.*)"$', code, re.MULTILINE)[1], source_language=source, target_language=target)
+    assert done.stdout.strip() == there.strip()
+    codes = getattr(here.parts.source, "src_lang", None)
+    assert codes is None or f'src_lang="{source}"' in code

@@ -39,6 +39,7 @@ from hf_mlnmt.data.text import ending
 from hf_mlnmt.data.tokenizer import Tokenizers, check_languages, check_vocabulary, load_tokenizers, own_copy
 from hf_mlnmt.generation.translating.options import NUMBERS, DecodingOptions, problem_of_number
 from hf_mlnmt.search.cpu import int8
+from hf_mlnmt.search.t5 import let_search
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: boo
 
     Args:
         fast: convert a model of Transformers' own that the baseline can compute (Marian, M2M100, NLLB, BART, mBART) to
-            the baseline, whose generate() is faster.
+            the baseline, whose generate() is faster; let T5 and MADLAD, as they are, be searched here.
         dtype: auto, float32, bfloat16, float16, float64; or int8, on a CPU: linear layers with weights in int8, and
             inputs rounded to int8 in each call (docs/decoding.md says when that is faster).
         options: from_pretrained's: revision, trust_remote_code and so on.
@@ -109,6 +110,8 @@ def load(name: str, device: str | None = None, dtype: str = "auto", *, fast: boo
     folder = fetch_small_files(name, **options)
     check_search(f"{name}: {GENERATION_CONFIG}", read_part(folder, GENERATION_CONFIG))
     parts = (_imported(name, number, options) if fast else None) or _as_it_is(name, number, options)
+    if fast:
+        let_search(parts.model)
     if options.get("device_map") is None:
         try:
             parts.model.to(torch.device("cpu") if rounded and device is None else choose_device(device))

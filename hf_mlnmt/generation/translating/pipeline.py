@@ -126,7 +126,7 @@ class TranslationPipeline:
             device: default: a GPU where there is one, but the CPU for int8.
             dtype: auto (as saved), float32, bfloat16, float16; int8: the weights of linear layers rounded.
             fast: convert MarianMTModel, M2M100, NLLB, BART and mBART to this package's baseline, as by import_model,
-                with the same outputs and a faster generate().
+                with the same outputs and a faster generate(); search with T5 and MADLAD by the fast loop.
             memory: as of the constructor.
 
         Raises: UserError when the model cannot be loaded.
