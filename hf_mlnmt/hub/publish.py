@@ -183,9 +183,10 @@ def build_folder(
 
 def _told(model: Any, tokenizer: Any, languages: Sequence[str | None]) -> dict[str, Any]:
     """Returns `Facts.told`: {} for a class of this package, one pair, or languages that are not known."""
-    if languages_of(tokenizer) or has_modules(model) or not all(languages) or not is_told(model, tokenizer):
+    known = [code for code in languages if code]
+    if languages_of(tokenizer) or has_modules(model) or len(known) != 2 or not is_told(model, tokenizer):
         return {}
-    way, tokens = direction(model, tokenizer, *languages), tokenizer.convert_ids_to_tokens
+    way, tokens = direction(model, tokenizer, *known), tokenizer.convert_ids_to_tokens
     front = way.prefix_text or "".join(f"{token} " for token in tokens(list(way.prefix_ids)))
     generate = {name: tokens(number) for name, number in way.generate.items()}
     return {"src_lang": way.source, "front": front, "generate": generate}

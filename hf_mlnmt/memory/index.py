@@ -191,7 +191,7 @@ def _write(connection: sqlite3.Connection, units: Iterable[Any]) -> int:
         nonlocal block
         if all_words:
             features = _features(np.frombuffer(all_words, np.uint32), np.frombuffer(numbers, np.uint32))
-            data, kinds = memoryview(features.astype(np.uint32)).cast("B"), (features >> np.uint64(32)).astype(np.int64)
+            data, kinds = memoryview(features.astype(np.uint32).tobytes()), (features >> np.uint64(32)).astype(np.int64)
             starts = [0, *(np.flatnonzero(kinds[1:] != kinds[:-1]) + 1).tolist()]
             rows = zip((kinds[starts] * _BLOCKS + block).tolist(), starts, [*starts[1:], len(kinds)])
             connection.executemany(
@@ -303,7 +303,8 @@ class TranslationMemory:
         connection = sqlite3.connect(path, isolation_level=None)
         try:
             connection.executescript(f"PRAGMA journal_mode = OFF; PRAGMA cache_size = -65536; {_TABLES} BEGIN")
-            again = _write(connection, read_units(file, *self.languages, report))
+            source, target = self.languages
+            again = _write(connection, read_units(file, source, target, report))
             connection.execute(_BY_SKELETON)
             origin.check_unchanged()
             connection.execute("INSERT INTO about VALUES ('made_from', ?)", (json.dumps(origin.record()),))

@@ -1,4 +1,4 @@
-"""The decoder of Transformers' own T5 (T5, MADLAD), as the loops of a search take it, and its door into generate().
+"""The decoder of Transformers' own T5 (T5, MADLAD), for the loops of the search, and the calls of these by its generate().
 
 Reference: Raffel et al. 2020, Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer; the
 gated feed-forward: Shazeer 2020, GLU Variants Improve Transformer.
@@ -27,15 +27,19 @@ from hf_mlnmt.search.transformer import TransformerState, attend
 class T5ForConditionalGeneration(transformers.T5ForConditionalGeneration):
     """The stock class, with its name and weights, whose generate() asks the search before Transformers' loop."""
 
-    def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, **others):
+    def _sample(  # type: ignore[override]
+        self, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any, **others: Any
+    ) -> Any:
         given = input_ids, logits_processor, stopping_criteria, generation_config
         found = self._searched(given, others)
-        return super()._sample(*given, **others) if found is None else found
+        return super()._sample(*given, **others) if found is None else found  # type: ignore[misc]
 
-    def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, **others):
+    def _beam_search(  # type: ignore[override]
+        self, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any, **others: Any
+    ) -> Any:
         given = input_ids, logits_processor, stopping_criteria, generation_config
         found = self._searched(given, others)
-        return super()._beam_search(*given, **others) if found is None else found
+        return super()._beam_search(*given, **others) if found is None else found  # type: ignore[misc]
 
     def _searched(self, given: Any, others: dict[str, Any]) -> Any:
         own = {**others, "encoder_outputs": copy.copy(others.get("encoder_outputs"))}  # the search empties it
@@ -110,7 +114,8 @@ class T5Decoder:
             own, over_source, feed_forward = block.layer
             attention, normed = own.SelfAttention, own.layer_norm(states)
             keys, values = (heads_of(attention, layer, normed) for layer in (attention.k, attention.v))
-            states = states + attended(attention, normed, *target.update(keys, values), biases)
+            keys, values = target.update(keys, values)
+            states = states + attended(attention, normed, keys, values, biases)
             attention, normed = over_source.EncDecAttention, over_source.layer_norm(states)
             states = states + attended(attention, normed, source.keys, source.values, state.source_mask)
             states = fed_forward(feed_forward, states)

@@ -250,7 +250,7 @@ def _check_files(asked: TwoFiles, data: Path) -> None:
 def _tests(asked: TwoFiles, before: dict[str, Any]) -> dict[str, Any]:
     """Returns the test sets, each under the name of its files, after those in `before`."""
     tests = dict(before)
-    for files in (files for files in asked.test if _corpus(*files) not in before.values()):
+    for files in (files for files in asked.test if _corpus(files, asked.languages) not in before.values()):
         name = sizes.stem_of(files[0]) or "test"
         while name in tests:
             name += "-2"

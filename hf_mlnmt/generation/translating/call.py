@@ -248,8 +248,8 @@ class TranslationCall(BatchSearch):
             if lines:
                 logger.warning("%s: %d, the first is line %d; %s", what, len(lines), lines[0], hint)
         if self.memory is not None:
-            shown = (f"{name}: {one} ({two})" for name, one, two, _ in self.memory.bands.rows())
-            logger.warning("segments (words) by their matches in the memory: %s", ", ".join(shown))
+            bands = ", ".join(f"{name}: {one} ({two})" for name, one, two, _ in self.memory.bands.rows())
+            logger.warning("segments (words) by their matches in the memory: %s", bands)
         if self.unfinished:
             more = self.longest < (positions_of(self.parts.model.config) or math.inf) - 1
             remedy = "raise max_new_tokens" if more else "the model has no more positions"

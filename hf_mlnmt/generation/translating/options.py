@@ -490,10 +490,10 @@ class DecodingOptions:
                 yield f"{name}: {value!r} is neither a text for all nor a list, one for each text."
         if self.terms_ignore_case and not self.terms:
             yield "terms_ignore_case (--terms-ignore-case): is of terms (--terms), a glossary: give one, or leave it."
-        names = [self.memory] if isinstance(self.memory, str | Path) else self.memory
-        listed = isinstance(names, list | tuple) and bool(names) and all(isinstance(x, str | Path) for x in names)
-        if not (names is None or listed or hasattr(names, "matches")):
-            yield f"memory: {names!r} is neither a TranslationMemory nor names of bilingual files."
+        files = [self.memory] if isinstance(self.memory, str | Path) else self.memory
+        named = isinstance(files, list | tuple) and bool(files) and all(isinstance(x, str | Path) for x in files)
+        if not (files is None or named or hasattr(files, "matches")):
+            yield f"memory: {files!r} is neither a TranslationMemory nor names of bilingual files."
         if self.early_stopping not in (None, True, False, "never"):
             yield f"early_stopping: {self.early_stopping!r} is neither True nor False nor 'never'."
         words = {"split": ("long", "sentences"), "case": ("auto", "as-is"), "draws": ("batch", "row", "text")}
