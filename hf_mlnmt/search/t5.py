@@ -1,4 +1,4 @@
-"""The decoder of Transformers' own T5 (T5, MADLAD), for the loops of the search, and the calls of these by its generate().
+"""The decoder of Transformers' own T5 (T5, MADLAD) for the loops of the search, which its generate() then calls.
 
 Reference: Raffel et al. 2020, Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer; the
 gated feed-forward: Shazeer 2020, GLU Variants Improve Transformer.
