@@ -16,15 +16,15 @@ FLOORS += ["recipe", "training", "reports", "hub", "export", "analysis", "servin
 # Room: (most lines, most files); and the most lines in all and of tests. CONTRIBUTING.md says how a ceiling is raised.
 CEILINGS = {
     "analysis": (3_020, 12),
-    "cli": (2_950, 21),
+    "cli": (2_970, 21),
     "common": (2_300, 12),
     "convert": (2_760, 12),
     "data": (4_380, 17),
     "demo": (410, 3),
-    "documents": (2_730, 11),
+    "documents": (2_740, 11),
     "evaluation": (2_960, 11),
     "export": (1_990, 10),
-    "generation": (6_400, 29),
+    "generation": (6_670, 30),
     "hub": (910, 6),
     "modeling": (7_800, 34),
     "recipe": (1_800, 5),
@@ -34,7 +34,7 @@ CEILINGS = {
     "training": (7_680, 27),
     "zoo": (600, 4),
 }
-TOTAL, TESTS = 59_340, 52_990
+TOTAL, TESTS = 59_630, 53_210
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 

@@ -22,6 +22,7 @@ from hf_mlnmt.generation.translating.hypotheses import Candidate, Hypothesis
 from hf_mlnmt.generation.translating.options import DecodingOptions
 from hf_mlnmt.generation.translating.searching import BatchSearch, Pending
 from hf_mlnmt.generation.translating.segments import CutText, EncodedPiece, TextPiece, join, sentences_of
+from hf_mlnmt.generation.translating.watching import Watch
 from hf_mlnmt.zoo.systems import positions_of
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class TranslationCall(BatchSearch):
         super().__init__(pipeline, options, first_line)
         self.empty = Hypothesis("", 0.0, 0.0, 0, alignment=() if options.alignments else None)
         self.codes = tuple(code_tokens(self.parts.source))
+        self.watch = Watch(self) if options.is_watched else None
+        self.doubtful: list[tuple[int, tuple[str, ...]]] = []  # numbers of lines, and warnings
         self.unfinished = 0
         self.typed_codes: list[int] = []  # numbers of lines
         self.of_several: list[int] = []  # numbers of lines
@@ -133,27 +136,37 @@ class TranslationCall(BatchSearch):
             cut.append(CutText(line, of_text, searched))
         return cut
 
+    def search(self, inputs: Sequence[EncodedPiece], between: Any = None, beside: Any = None) -> Pending:
+        """Searches a batch of pieces, and once more those whose translation is probably wrong (watching.py)."""
+        found = super().search(inputs, between, beside)
+        return Pending(partial(self.watch, inputs, found.result, between)) if self.watch else found
+
     def forget_lines(self) -> None:
         """Forgets the lines that `report` would warn of."""
         self.typed_codes.clear()
         self.of_several.clear()
+        self.doubtful.clear()
         self.constraints.put_back.clear()
         self.encoder.in_parts.clear()
 
     def together(self, text: CutText, of_pieces: Mapping[int, list[Hypothesis]]) -> list[Hypothesis]:
         """Returns a text's n-best list: hypothesis i joins hypothesis i of every piece; sorted by score."""
         ranks = [of_pieces.get(number, [self.empty] * self.count) for number in range(len(text.pieces))]
-        whole = self._whole(text, ranks) if len(ranks) > 1 else (ranks or [[self.empty] * self.count])[0]
+        whole = self.whole(text, ranks) if len(ranks) > 1 else (ranks or [[self.empty] * self.count])[0]
         self.unfinished += sum(not hypothesis.finished for hypothesis in whole)
+        self.doubtful += [(text.line, whole[0].warnings)] if whole[0].warnings else []
         return whole
 
-    def _whole(self, text: CutText, ranks: list[list[Hypothesis]]) -> list[Hypothesis]:
+    def whole(self, text: CutText, ranks: list[list[Hypothesis]]) -> list[Hypothesis]:
+        """Returns a text's n-best list from those of its pieces."""
         whole = []
         for ranked in zip(*ranks, strict=True):
             joined_text = join([hypothesis.text for hypothesis in ranked], text.pieces)
             length = sum(hypothesis.length for hypothesis in ranked)
             total = sum(hypothesis.log_probability for hypothesis in ranked)
             new = self._hypothesis(joined_text, total, length, all(hypothesis.finished for hypothesis in ranked))
+            if warnings := dict.fromkeys(name for hypothesis in ranked for name in hypothesis.warnings):
+                new = replace(new, warnings=tuple(warnings))
             if self.chooser:
                 new = replace(new, score=self.chooser.of_text([best.score for best in ranked if best.length]))
             if features := [each.features for each in ranked if isinstance(each, Candidate)]:
@@ -170,9 +183,7 @@ class TranslationCall(BatchSearch):
 
     def report(self) -> None:
         """Warns once about language codes in the text, lines of several sentences, terms, and the length limit."""
-        counted = Counter(name for _, name in sorted(self.constraints.unmet)).most_common()
-        names = [f"{name} ({count})" if count > 1 else name for name, count in counted[:20]]
-        shown = ", ".join([*names, "..."] if len(counted) > 20 else names)
+        shown = _counts(name for _, name in sorted(self.constraints.unmet))
         for lines, what, hint in (
             (
                 self.typed_codes,
@@ -200,15 +211,30 @@ class TranslationCall(BatchSearch):
                 "terms that are not met",
                 f"{shown}: they cannot be spelt, or found no place",
             ),
+            (
+                [line for line, _ in self.doubtful],
+                "translations that are probably wrong",
+                f"{_counts(name for _, names in self.doubtful for name in names)}: --doubtful FILE writes them; what "
+                "each is: docs/decoding.md",
+            ),
         ):
             if lines:
                 logger.warning("%s: %d, the first is line %d; %s", what, len(lines), lines[0], hint)
+        if self.watch and self.watch.again:
+            logger.info("searched once more, as what was found was probably wrong: %d", self.watch.again)
         if self.unfinished:
             more = self.longest < (positions_of(self.parts.model.config) or math.inf) - 1
             remedy = "raise max_new_tokens" if more else "the model has no more positions"
             logger.warning(
                 "translations that reached the length limit and are cut there: %d; %s", self.unfinished, remedy
             )
+
+
+def _counts(given: Iterable[str]) -> str:
+    """Returns the 20 most frequent names, with their counts above 1."""
+    counted = Counter(given).most_common()
+    names = [f"{name} ({count})" if count > 1 else name for name, count in counted[:20]]
+    return ", ".join([*names, "..."] if len(counted) > 20 else names)
 
 
 def _joined_alignment(ranked: Sequence[Hypothesis], pieces: Sequence[TextPiece]) -> tuple[tuple[int, int], ...]:

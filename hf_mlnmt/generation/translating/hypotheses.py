@@ -23,7 +23,7 @@ class Hypothesis:
     with sequence-level normalization the sum of its scores. `score`: `log_probability` divided by the length
     normalisation. `finished`: whether the translation ended before the length limit. `alignment`, if asked for: pairs
     (word of the source, word of the translation), counted from 0, ascending. `confidence` of the translation and
-    `word_confidences` of each of its words, if asked for: 0 to 1.
+    `word_confidences` of each of its words, if asked for: 0 to 1. `warnings`: what is probably wrong (watching.py).
     """
 
     text: str
@@ -34,6 +34,7 @@ class Hypothesis:
     alignment: tuple[Link, ...] | None = None
     confidence: float | None = None
     word_confidences: tuple[float, ...] | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

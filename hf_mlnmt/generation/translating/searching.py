@@ -194,7 +194,9 @@ class BatchSearch:
                 ) from error
         logger.warning("out of memory with a batch of %d: going on with half; lower batch_tokens", len(inputs))
         half = len(inputs) // 2
-        return Pending(*(self.search(part, between, beside).result for part in (inputs[:half], inputs[half:])))
+        return Pending(
+            *(BatchSearch.search(self, part, between, beside).result for part in (inputs[:half], inputs[half:]))
+        )
 
     def _found(self, inputs: Sequence[EncodedPiece], between: Between, beside: Any = None) -> Pending:
         """Searches a batch under its constraints, and pieces for which that finds nothing once more without demands;
