@@ -24,7 +24,7 @@ CEILINGS = {
     "documents": (2_740, 11),
     "evaluation": (2_960, 11),
     "export": (1_990, 10),
-    "generation": (6_670, 30),
+    "generation": (6_680, 30),
     "hub": (910, 6),
     "modeling": (7_800, 34),
     "recipe": (1_800, 5),
@@ -34,7 +34,7 @@ CEILINGS = {
     "training": (7_680, 27),
     "zoo": (600, 4),
 }
-TOTAL, TESTS = 59_630, 53_210
+TOTAL, TESTS = 59_640, 53_210
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 

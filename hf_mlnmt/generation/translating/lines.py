@@ -198,9 +198,12 @@ def opened(
     Raises: UserError where NAME.part was made from something else, naming what differs.
     """
     if output is None or is_special(output):
-        with atomic_path(check_file(doubtful)) if doubtful else nullcontext() as aside:
-            with aside.open("wb") if aside else nullcontext() as side, _stream(output) as show:
-                yield 0, lambda text, done, rows="": (show(text), side and side.write(rows.encode()))
+        with (
+            atomic_path(check_file(doubtful)) if doubtful else nullcontext() as aside,
+            aside.open("wb") if aside else nullcontext() as side,
+            _stream(output) as show,
+        ):
+            yield 0, lambda text, done, rows="": (show(text), side and side.write(rows.encode()))
         return
     pack, sides = packing(output), {} if doubtful is None else {"doubtful": check_file(doubtful)}
     with explained(output):

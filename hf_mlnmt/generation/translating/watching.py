@@ -29,8 +29,14 @@ from hf_mlnmt.common.languages import base_language, direction_of
 from hf_mlnmt.data.placeholders import lost
 from hf_mlnmt.generation.translating.hypotheses import Hypothesis
 from hf_mlnmt.generation.translating.options import CONSTRAINTS
-from hf_mlnmt.generation.translating.segments import CutText, EncodedPiece, TextPiece
-from hf_mlnmt.generation.translating.segments import sentences_of, split_sentences, split_to_fit
+from hf_mlnmt.generation.translating.segments import (
+    CutText,
+    EncodedPiece,
+    TextPiece,
+    sentences_of,
+    split_sentences,
+    split_to_fit,
+)
 
 if TYPE_CHECKING:
     from hf_mlnmt.generation.translating.alignments import Link
