@@ -89,3 +89,22 @@ def batch():
     from helpers.contract import Batch
 
     return Batch.draw()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def unwatched():
+    """The toys' random weights loop, and tests compare their translations with those of generate(): nothing is searched
+    again (watching.py) but where a test says so (`watched`)."""
+    from hf_mlnmt.generation.translating.options import DecodingOptions
+
+    kept, DecodingOptions.is_watched = DecodingOptions.is_watched, False
+    yield kept
+    DecodingOptions.is_watched = kept
+
+
+@pytest.fixture
+def watched(monkeypatch, unwatched):
+    """Translations are watched, as they are outside of this suite."""
+    from hf_mlnmt.generation.translating.options import DecodingOptions
+
+    monkeypatch.setattr(DecodingOptions, "is_watched", unwatched)

@@ -179,7 +179,7 @@ def as_typed(message: str) -> str:
 EVERY = tuple(_SHELL)  # names of all decoding options, as in Python
 TRANSLATION = (
     *("source_language", "target_language", "prefix", "num_beams", "length_penalty", "length_normalization"),
-    *("early_stopping", "max_new_tokens", "max_source_tokens", "split", "case", "split_long", "alpha", "beta"),
+    *("early_stopping", "max_new_tokens", "max_source_tokens", "split", "case", "watch", "split_long", "alpha", "beta"),
     *(*REPETITION, "recombine", "num_beam_groups", "diversity_penalty", "batch_tokens"),
 )
 SAMPLING = ("do_sample", *SAMPLERS, "without_replacement", "seed")

@@ -42,6 +42,11 @@ def translate(
     must_not_file: Path | None = option(
         None, "A line for each text: phrases that its translation has not.", "--must-not-file", rich_help_panel=SEARCH
     ),
+    doubtful: Path | None = _of_output(
+        None,
+        "Write translations that are probably wrong here: line, warnings, source, translation (tsv).",
+        "--doubtful",
+    ),
     below: float | None = _of_output(
         None, "What is done with translations whose confidence is less: --mark or --leave.", "--below", min=0, max=1
     ),
@@ -79,7 +84,7 @@ def translate(
         decoding = replace(decoding, confidence=True)
     if scores and not jsonl:
         raise UserError("--scores needs --jsonl (n-best lists, --n-best, have scores without it).")
-    from hf_mlnmt.generation.translating.lines import Shard, Style, TextFiles, opened
+    from hf_mlnmt.generation.translating.lines import Shard, Style, TextFiles, opened, row
 
     part = Shard.parse(shard) if shard is not None else None
     if part and decoding.depends_on_all_before:
@@ -90,8 +95,12 @@ def translate(
     files_of = {name: file for name, file in given.items() if file is not None}
     if both := next((name for name in files_of if getattr(decoding, name) is not None), None):
         raise OptionError(f"{both}: given for all texts, and by a file with a line for each; leave one out.")
-    if output is not None:
-        check_file(output)
+    if doubtful is not None and not decoding.is_watched:
+        raise UserError(
+            "--doubtful: translations are not watched with --no-watch, n-best lists, samples or beginnings."
+        )
+    for file in filter(None, (output, doubtful)):
+        check_file(file)
     if scores and not decoding.num_return_sequences and not decoding.alternatives:
         decoding = replace(decoding, num_return_sequences=1)
     inputs = list(files or ["-"])
@@ -137,11 +146,13 @@ def translate(
     style = Style(jsonl, scores, below, mark, memory)
     about = None
     if texts and texts.texts and output is not None:
-        about = texts.made_from(identity_of_model(model, **how), style, dtype=dtype)
+        about = texts.made_from(
+            identity_of_model(model, **how), style, dtype=dtype, doubtful=doubtful and doubtful.name
+        )
     total = len(document.texts) if document else texts.total if texts else None
     shown = decoding.progress and not (output is None and sys.stdout.isatty())  # no bar among translations
     kept = "kept but for the last --window. The same command goes on." if about else ""
-    with Progress(Console(stderr=True), kept, shown) as progress, opened(output, about) as (done, write):
+    with Progress(Console(stderr=True), kept, shown) as progress, opened(output, about, doubtful) as (done, write):
         if done:
             progress.say(f"going on at line {done + 1:,} of {total:,}")
 
@@ -150,6 +161,10 @@ def translate(
 
         progress.show(done, total)
         if document:
-            write(documents.translate_document(pipeline, document, decoding, update), len(document.texts))
+            rows = list[str]()
+            found = documents.translate_document(
+                pipeline, document, decoding, update, lambda *of: rows.append(row(*of))
+            )
+            write(found, len(document.texts), "".join(rows))
         elif texts:
             texts.translate(pipeline, write, update, done, style)

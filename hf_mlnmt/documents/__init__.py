@@ -30,7 +30,7 @@ from hf_mlnmt.documents.xml import read_xliff
 from hf_mlnmt.generation import DecodingOptions, TranslationCall
 
 if TYPE_CHECKING:
-    from hf_mlnmt.generation import TranslationPipeline
+    from hf_mlnmt.generation import Hypothesis, TranslationPipeline
 
 log = logging.getLogger(__name__)
 _OPEN = "application/vnd.oasis.opendocument"
@@ -167,9 +167,16 @@ def read_file(path: str | Path, reading: Reading | None = None) -> Document:
 
 
 def translate_document(
-    pipeline: TranslationPipeline, document: Document, options: DecodingOptions, update: Callable[[int], Any]
+    pipeline: TranslationPipeline,
+    document: Document,
+    options: DecodingOptions,
+    update: Callable[[int], Any],
+    tell: Callable[[int, str, Hypothesis], Any] = lambda number, text, best: None,
 ) -> Any:
-    """Returns a document, translated; its inline elements are placed by alignments where the model has these."""
+    """Returns a document, translated; its inline elements are placed by alignments where the model has these.
+
+    tell: called for each text with its number, from 1, and its translation.
+    """
     try:
         call = TranslationCall(pipeline, replace(options, alignments=True))
         results = call.translate(document.texts, 1, update)
@@ -177,6 +184,8 @@ def translate_document(
         call = TranslationCall(pipeline, options)
         results = call.translate(document.texts, 1, update)
     call.report()
+    for number, (text, best) in enumerate(zip(document.texts, results, strict=True), 1):
+        tell(number, text, best[0])
     written = document.write([best[0] for best in results])
     if document.left:
         log.warning(

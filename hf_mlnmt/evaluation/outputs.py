@@ -147,7 +147,7 @@ def _kept(pipeline: Any, model: str, decoding: DecodingOptions, file: str, count
     about = texts.made_from(identity_of_model(model), Style())
     with opened(keep, about) as (done, write), progress_bar(count) as update:
 
-        def note(text: str, lines: int) -> None:
+        def note(text: str, lines: int, rows: str) -> None:
             new.extend(text.split("\n")[:-1])
             write(text, lines)
 

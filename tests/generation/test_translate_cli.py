@@ -224,7 +224,9 @@ def test_a_pipe_gives_lines_when_they_arrive():
 def test_a_conversation_through_the_command(ours):
     """Each line is answered before the next is sent: nothing waits in a buffer."""
     code = "import typer; from hf_mlnmt.cli.translate import translate; typer.run(translate)"
-    process = fresh.Popen([sys.executable, "-c", code, ours], stdin=fresh.PIPE, stdout=fresh.PIPE, level="package")
+    process = fresh.Popen(
+        [sys.executable, "-c", code, ours, "--no-watch"], stdin=fresh.PIPE, stdout=fresh.PIPE, level="package"
+    )
     pipeline = TranslationPipeline.from_pretrained(ours)
     for text in [TEXTS[0], "", TEXTS[1]]:
         process.stdin.write(text + "\n")

@@ -32,6 +32,7 @@ from hf_mlnmt.generation.translating.segments import (
     join,
     sentences_of,
 )
+from hf_mlnmt.generation.translating.watching import Watch
 from hf_mlnmt.zoo.systems import positions_of
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class TranslationCall(BatchSearch):
         super().__init__(pipeline, options, first_line)
         self.empty = Hypothesis("", 0.0, 0.0, 0, alignment=() if options.alignments else None)
         self.codes = tuple(code_tokens(self.parts.source))
+        self.watch = Watch(self) if options.is_watched else None
+        self.doubtful: list[tuple[int, tuple[str, ...]]] = []  # numbers of lines, and warnings
         self.unfinished = 0
         self.typed_codes: list[int] = []  # numbers of lines that begin with a language code, for a warning
         self.of_several: list[int] = []  # numbers of lines of several sentences, for a warning
@@ -174,10 +177,20 @@ class TranslationCall(BatchSearch):
                 )
         return read, written
 
+    def search(self, inputs: Sequence[EncodedPiece], between: Any = None, beside: Any = None) -> Pending:
+        """Searches a batch of pieces, and once more those whose translation is probably wrong (watching.py)."""
+        found = super().search(inputs, between, beside)
+        if self.watch is None or any(
+            piece.known is not None for piece in inputs
+        ):  # of these the others come here again
+            return found
+        return Pending(partial(self.watch, inputs, found.result, between))
+
     def forget_lines(self) -> None:
         """Forgets the lines that `report` would warn of."""
         self.typed_codes.clear()
         self.of_several.clear()
+        self.doubtful.clear()
         self.constraints.put_back.clear()
         self.encoder.in_parts.clear()
 
@@ -187,17 +200,21 @@ class TranslationCall(BatchSearch):
         for piece in (piece for piece in text.inputs if piece.written):
             put_back = partial(piece.written.put_back, language=self.languages[1])  # type: ignore[union-attr]
             ranks[piece.number] = [replace(each, text=put_back(each.text)) for each in ranks[piece.number]]
-        whole = self._whole(text, ranks) if len(ranks) > 1 else (ranks or [[self.empty] * self.count])[0]
+        whole = self.whole(text, ranks) if len(ranks) > 1 else (ranks or [[self.empty] * self.count])[0]
         self.unfinished += sum(not hypothesis.finished for hypothesis in whole)
+        self.doubtful += [(text.line, whole[0].warnings)] if whole[0].warnings else []
         return whole if text.origin is None else [replace(hypothesis, origin=text.origin) for hypothesis in whole]
 
-    def _whole(self, text: CutText, ranks: list[list[Hypothesis]]) -> list[Hypothesis]:
+    def whole(self, text: CutText, ranks: list[list[Hypothesis]]) -> list[Hypothesis]:
+        """Returns a text's n-best list from those of its pieces."""
         whole = []
         for ranked in zip(*ranks, strict=True):
             joined_text = join([hypothesis.text for hypothesis in ranked], text.pieces)
             length = sum(hypothesis.length for hypothesis in ranked)
             total = sum(hypothesis.log_probability for hypothesis in ranked)
             new = self._hypothesis(joined_text, total, length, all(hypothesis.finished for hypothesis in ranked))
+            if warnings := dict.fromkeys(name for hypothesis in ranked for name in hypothesis.warnings):
+                new = replace(new, warnings=tuple(warnings))
             if self.chooser:
                 new = replace(new, score=self.chooser.of_text([best.score for best in ranked if best.length]))
             if features := [each.features for each in ranked if isinstance(each, Candidate)]:
@@ -214,9 +231,7 @@ class TranslationCall(BatchSearch):
 
     def report(self) -> None:
         """Warns once about language codes in the text, lines of several sentences, terms, and the length limit."""
-        counted = Counter(name for _, name in sorted(self.constraints.unmet)).most_common()
-        names = [f"{name} ({count})" if count > 1 else name for name, count in counted[:20]]
-        shown = ", ".join([*names, "..."] if len(counted) > 20 else names)
+        shown = _counts(name for _, name in sorted(self.constraints.unmet))
         for lines, what, hint in (
             (
                 self.typed_codes,
@@ -244,18 +259,33 @@ class TranslationCall(BatchSearch):
                 "terms that are not met",
                 f"{shown}: they cannot be spelt, or found no place",
             ),
+            (
+                [line for line, _ in self.doubtful],
+                "translations that are probably wrong",
+                f"{_counts(name for _, names in self.doubtful for name in names)}: --doubtful FILE writes them; what "
+                "each is: docs/decoding.md",
+            ),
         ):
             if lines:
                 logger.warning("%s: %d, the first is line %d; %s", what, len(lines), lines[0], hint)
         if self.memory is not None:
             bands = ", ".join(f"{name}: {one} ({two})" for name, one, two, _ in self.memory.bands.rows())
             logger.warning("segments (words) by their matches in the memory: %s", bands)
+        if self.watch and self.watch.again:
+            logger.info("searched once more, as what was found was probably wrong: %d", self.watch.again)
         if self.unfinished:
             more = self.longest < (positions_of(self.parts.model.config) or math.inf) - 1
             remedy = "raise max_new_tokens" if more else "the model has no more positions"
             logger.warning(
                 "translations that reached the length limit and are cut there: %d; %s", self.unfinished, remedy
             )
+
+
+def _counts(given: Iterable[str]) -> str:
+    """Returns the 20 most frequent names, with their counts above 1."""
+    counted = Counter(given).most_common()
+    names = [f"{name} ({count})" if count > 1 else name for name, count in counted[:20]]
+    return ", ".join([*names, "..."] if len(counted) > 20 else names)
 
 
 def _joined_alignment(ranked: Sequence[Hypothesis], pieces: Sequence[TextPiece]) -> tuple[tuple[int, int], ...]:

@@ -25,6 +25,7 @@ class Hypothesis:
     (word of the source, word of the translation), counted from 0, ascending. `confidence` of the translation and
     `word_confidences` of each of its words, if asked for: 0 to 1. `origin`, beside a translation memory: "memory 101"
     (the same text between the same neighbours), "memory 100", "fuzzy 87" (steered by a similar text) or "machine".
+    `warnings`: what is probably wrong (watching.py).
     """
 
     text: str
@@ -36,6 +37,7 @@ class Hypothesis:
     confidence: float | None = None
     word_confidences: tuple[float, ...] | None = None
     origin: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from glob import escape
 from itertools import islice
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_mlnmt import __version__
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.common.files import check_file, explained, is_special, only_one, packing
+from hf_mlnmt.common.files import atomic_path, check_file, explained, is_special, only_one, packing
 from hf_mlnmt.common.made_from import check_same, digest, identity_of_text, sha256_of_files
 from hf_mlnmt.data.formats import Form, format_of, in_xml
 from hf_mlnmt.data.lines import read_lines
@@ -177,12 +177,30 @@ def _show(text: str | bytes) -> None:
 
 
 @contextmanager
+def _stream(output: Path | None) -> Iterator[Callable[[str | bytes], Any]]:
+    """Context manager that opens standard output (None), a device or a pipe; yields a function that writes to it."""
+    if output is None:
+        yield _show
+        return
+    with explained(output), output.open("wb", buffering=0) as stream:
+        yield lambda text: stream.write(packing(output)(_encoded(text)))
+
+
+def row(line: int, source: str, best: Hypothesis) -> str:
+    """Returns a translation's line for a file of doubtful ones: line number, warnings, source, translation; "" for a
+    translation without warnings."""
+    cells = (str(line), ",".join(best.warnings), source, best.text)
+    return "\t".join(" ".join(cell.split()) for cell in cells) + "\n" if best.warnings else ""
+
+
+@contextmanager
 def opened(
-    output: Path | None, about: Mapping[str, Any] | None = None
-) -> Iterator[tuple[int, Callable[[str | bytes, int], Any]]]:
+    output: Path | None, about: Mapping[str, Any] | None = None, doubtful: Path | None = None
+) -> Iterator[tuple[int, Callable[..., Any]]]:
     """Context manager that opens an output; yields the number of lines an earlier call wrote, and a function `write`.
 
-    write(text, done): writes text (bytes for a document); done: the number of lines that are written with this text.
+    write(text, done, rows): writes text (bytes for a document), and rows into the file `doubtful`; done: the number of
+    lines that are written with this text.
 
     To standard output, a device or a pipe the text is written at once. A file is made in the folder NAME.part, packed
     as its name says, and resumed from there after a stop. `about`: what the output is made from, {"model", "text",
@@ -190,19 +208,20 @@ def opened(
 
     Raises: UserError where NAME.part was made from something else, naming what differs.
     """
-    if output is None:
-        yield 0, lambda text, done: _show(text)
+    if output is None or is_special(output):
+        with (
+            atomic_path(check_file(doubtful)) if doubtful else nullcontext() as aside,
+            aside.open("wb") if aside else nullcontext() as side,
+            _stream(output) as show,
+        ):
+            yield 0, lambda text, done, rows="": (show(text), side and side.write(rows.encode()))
         return
-    pack = packing(output)
+    pack, sides = packing(output), {} if doubtful is None else {"doubtful": check_file(doubtful)}
     with explained(output):
         target = check_file(output)
-        if is_special(output):
-            with output.open("wb", buffering=0) as stream:
-                yield 0, lambda text, done: stream.write(pack(_encoded(text)))
-            return
         folder = target.with_name(f"{target.name}.part")
         with only_one(folder, f"{output}: another process is writing it. Wait for that, or choose another name."):
-            journal = Journal(folder, {"translations": target}, about or _NOTHING, _MADE_FROM)
+            journal = Journal(folder, {"translations": target, **sides}, about or _NOTHING, _MADE_FROM)
             state = journal.kept()
             if state and not state["about"]["text"]:  # made of a pipe, or by draws that depend on all earlier ones
                 state = None
@@ -215,7 +234,9 @@ def opened(
             try:
                 yield (
                     journal.progress["lines"],
-                    lambda text, done: journal.append({"translations": pack(_encoded(text))}, done),
+                    lambda text, done, rows="": journal.append(
+                        {"translations": pack(_encoded(text)), **dict.fromkeys(sides, rows.encode())}, done
+                    ),
                 )
                 if not journal.progress["lines"]:
                     journal.append({"translations": pack(b"")}, 0)
@@ -267,6 +288,7 @@ class Style:
         for best, link in zip(result, links):
             records.append({"translation": best.text} | ({} if link is None else {"alignment": link}))
             records[-1] |= {name: value for name in named if (value := getattr(best, name, None)) is not None}
+            records[-1] |= {"warnings": list(best.warnings)} if best.warnings else {}
             if self.scores or len(result) > 1:
                 records[-1] |= {name: getattr(best, name) for name in numbers}
         record: dict[str, Any] = {"source": source, **records[0]}
@@ -358,7 +380,7 @@ class TextFiles:
     def translate(
         self,
         pipeline: TranslationPipeline,
-        write: Callable[[str, int], Any],
+        write: Callable[[str, int, str], Any],
         update: Callable[[int], Any],
         done: int = 0,
         style: Style = Style(),
@@ -377,8 +399,9 @@ class TextFiles:
             numbered = enumerate(zip(group, results, strict=True), line - 1)
             text = "".join(f"{style.written(number, *pair, plain)}\n" for number, pair in numbered)
             before, last = head * (count == len(group)), count == self.total
-            write(before + text + end * last, count)
+            aside = (row(number, source, best[0]) for number, (source, best) in enumerate(zip(group, results), line))
+            write(before + text + end * last, count, "".join(aside))
         if end and (count != self.total or not count):
-            write(head * (not count) + end, count)
+            write(head * (not count) + end, count, "")
         if self.total is None:
             self._check_counts(count)

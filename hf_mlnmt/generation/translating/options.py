@@ -324,6 +324,11 @@ class DecodingOptions:
         "translation is written as the line was) or as-is.",
         default="auto",
     )
+    watch: bool = option(
+        "Search once more where a translation is probably wrong (a loop, an omission, a copy, lost numbers), and mark "
+        "what stays so; not with n-best lists, samples and beginnings.",
+        default=True,
+    )
     split_long: bool = option("Split lines that are too long; otherwise cut them off.", default=True)
     alpha: float | None = option("Of a fused model: scale of the translation models.")
     beta: float | None = option("Of a fused model: scale of the language models.")
@@ -552,6 +557,13 @@ class DecodingOptions:
     def in_lists(self) -> bool:
         """Returns whether a call returns a list of Hypothesis for each text, instead of a string."""
         return bool(self.num_return_sequences or self.alternatives) or self.alignments or self.confidence
+
+    @property
+    def is_watched(self) -> bool:
+        """Returns whether translations are watched (watching.py): not where several candidates, or beginnings, are
+        asked for, or generate() is told more."""
+        asked = self._first_given("do_sample", "mbr", "rerank", "alternatives", "target_prefix", "generate")
+        return self.watch and not asked and (self.num_return_sequences or 1) == 1
 
     @property
     def draws_by_text(self) -> bool:

@@ -200,7 +200,9 @@ class BatchSearch:
                 ) from error
         logger.warning("out of memory with a batch of %d: going on with half; lower batch_tokens", len(inputs))
         half = len(inputs) // 2
-        return Pending(*(self.search(part, between, beside).result for part in (inputs[:half], inputs[half:])))
+        return Pending(
+            *(BatchSearch.search(self, part, between, beside).result for part in (inputs[:half], inputs[half:]))
+        )
 
     def _with_known(self, inputs: Sequence[EncodedPiece], between: Between, beside: Any) -> Pending:
         """Searches the pieces of a batch that the memory does not have; the others' translations are put in."""
