@@ -16,19 +16,9 @@ LONG = {SEARCH, SAMPLING, SPEED, "Limits", "Method", "Text and pairs", "What is 
 EVERYDAY = frozenset({"--beams", "--length-penalty", "--terms", "--keep", "--device", "--batch-tokens"})
 RARE = {"--alternatives", "--below", "--mark", "--leave", "--fuzzy", "--alignments"}
 RARE |= {"--confidence", "--prefix", "--trust-remote-code", "--tokenize", "--protocol"}
-RARE |= {
-    "--bad-lines",
-    "--keep-accelerators",
-    "--methods",
-    "--requeue-code",
-    "--progress",
-    "--matrix",
-    "--bootstrap",
-    "--test-set",
-}
+RARE |= {"--bad-lines", "--keep-accelerators", "--methods", "--requeue-code", "--progress", "--matrix", "--bootstrap"}
+RARE |= {"--test-set", "--robustness", "--doubtful"}
 RARE |= {"--name", "--language", "--scores", "--one-based"}
-
-
 SEVERAL = {"--text", "--languages", "--code", "--like"}  # take all words up to the next option, if given repeatedly
 
 

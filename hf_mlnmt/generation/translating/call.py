@@ -180,11 +180,9 @@ class TranslationCall(BatchSearch):
     def search(self, inputs: Sequence[EncodedPiece], between: Any = None, beside: Any = None) -> Pending:
         """Searches a batch of pieces, and once more those whose translation is probably wrong (watching.py)."""
         found = super().search(inputs, between, beside)
-        if self.watch is None or any(
-            piece.known is not None for piece in inputs
-        ):  # of these the others come here again
-            return found
-        return Pending(partial(self.watch, inputs, found.result, between))
+        # Where a memory knows some pieces, the others come here once more by themselves.
+        watched = self.watch is not None and all(piece.known is None for piece in inputs)
+        return Pending(partial(self.watch, inputs, found.result, between)) if watched and self.watch else found
 
     def forget_lines(self) -> None:
         """Forgets the lines that `report` would warn of."""

@@ -283,7 +283,8 @@ class Style:
             if not plain:
                 lines = [f"{number} ||| {line} ||| {best.score:.6f}" for line, best in zip(lines, result)]
             return "\n".join(line if link is None else f"{line} ||| {link}" for line, link in zip(lines, links))
-        records, numbers = [], ("score", "log_probability", "length")
+        records: list[dict[str, Any]] = []
+        numbers = "score", "log_probability", "length"
         named = ("confidence", "word_confidences", "word", "probability", "origin")
         for best, link in zip(result, links):
             records.append({"translation": best.text} | ({} if link is None else {"alignment": link}))

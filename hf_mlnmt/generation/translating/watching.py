@@ -25,7 +25,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from hf_mlnmt.common.languages import base_language, direction_of
+from hf_mlnmt.common.languages import base_language
 from hf_mlnmt.data.placeholders import lost
 from hf_mlnmt.generation.translating.hypotheses import Hypothesis
 from hf_mlnmt.generation.translating.options import CONSTRAINTS
@@ -146,12 +146,8 @@ class Watch:
 
     def __init__(self, call: TranslationCall) -> None:
         self.call, self.again = call, 0
-        settings, tokenizer = call.parts.model.generation_config, call.parts.source
-        self.ratio = getattr(settings, RATIO, None)
-        told, known = call.options.told, direction_of(call.name) if call.name else None
-        known = known or tuple(getattr(tokenizer, f"{side}_lang", None) for side in ("source", "target"))
-        codes = [base_language(str(one)) for one in (told[i] or known[i] for i in (0, 1)) if one]
-        self.two_languages = len(set(codes)) == 2
+        self.ratio = getattr(call.parts.model.generation_config, RATIO, None)
+        self.two_languages = len({base_language(str(code)) for code in call.languages if code}) == 2
 
     def __call__(
         self, inputs: Sequence[EncodedPiece], found: Callable[[], list[list[Hypothesis]]], between: Any
