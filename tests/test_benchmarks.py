@@ -50,7 +50,7 @@ def test_it_runs(script, tmp_path):
 
 
 def test_costs_of_what_a_search_is_asked_for(tmp_path):
-    run("decode", "--quick", "--costs", "--systems", "", "--output", str(tmp_path / "costs.json"))
+    run("decode", "--quick", "--costs", "--systems", "", "--families", "", "--output", str(tmp_path / "costs.json"))
     (row,) = json.loads((tmp_path / "costs.json").read_text("utf-8"))["rows"]
     assert len(row["times"]) == 6
     assert min(row["times"].values()) > 0

@@ -189,6 +189,7 @@ VERBS = {
     "publish": ["M -o out --from de --to en", "M -o out --from en --to fr"],
     "serve": ["de-en=M"],
     "tokenizer": ["-s x.en -t x.de -o out --moses --from de --to en"],
+    "memory tune": ["M --memory x.tsv -s x.fr -r x.de", "M --memory x.tsv -s x.en -r x.fr"],
     "model calibrate": ["M -s x.de -r x.en", "M -s x.en -r x.fr", "M -s x.en -r x.de --from cs"],
     "model reranker": ["M -s x.de -r x.de -o r.json", "M -s x.en -r x.en -o r.json"],
     "analyse attention": ["M -s x.de -t x.en -o out --what entropy", "M -s x.en -t x.fr -o out --what entropy"],
@@ -224,6 +225,7 @@ def test_no_verb_with_a_model_and_files_is_forgotten():
     others = {"train", "sweep", "demo", "import", "describe", "model average", "model fuse", "model drop-auxiliaries"}
     others |= {"analyse cost", "analyse curves"}  # which read no text, or recipes (below)
     others |= {"model trim", "model add-language"}  # text of any language to keep, or of a new one
+    others |= {"memory analyse"}  # without a model
     top = dict(get_command(app).commands)
     groups = {name: command.commands for name, command in top.items() if hasattr(command, "commands")}
     verbs = {name for name in top if name not in groups}

@@ -74,11 +74,13 @@ def tune(
     from dataclasses import replace
 
     from hf_mlnmt.common.files import write_json
+    from hf_mlnmt.common.languages import check_files
     from hf_mlnmt.common.table import Number, Table
     from hf_mlnmt.data.lines import read_lines
     from hf_mlnmt.evaluation.scores import score
     from hf_mlnmt.generation import TranslationPipeline
 
+    check_files(model, [source], [reference], decoding.told)
     options.use_machine()
     texts, right = (list(read_lines(path)) for path in (source, reference))
     if len(texts) != len(right):
