@@ -407,17 +407,15 @@ def test_subtitles_and_html_are_read_as_documents(ours, tmp_path):
 
 
 def test_a_format_that_is_lines_for_those_who_mean_it(ours, tmp_path):
-    (tmp_path / "in.properties").write_text("A man.\n")
-    with pytest.raises(
-        UserError, match=r"in\.properties: properties holds a program's texts .*translate --format text"
-    ):
-        run("nowhere", tmp_path / "in.properties")
+    (tmp_path / "in.toml").write_text("A man.\n")
+    with pytest.raises(UserError, match=r"in\.toml: toml holds a program's texts .*translate --format text"):
+        run("nowhere", tmp_path / "in.toml")
     first = TranslationPipeline.from_pretrained(ours, device="cpu")("A man.")
-    for name in ("in.properties", "in.srt"):
+    for name in ("in.toml", "in.srt"):
         (tmp_path / name).write_text("A man.\n")
         assert run(ours, tmp_path / name, "--format", "text").stdout == f"{first}\n"
-    run(ours, tmp_path / "in.properties", "--format", "text", "--shard", "1/1", "-o", tmp_path / "out.properties")
-    assert (tmp_path / "out.properties").read_text() == f"{first}\n"
+    run(ours, tmp_path / "in.toml", "--format", "text", "--shard", "1/1", "-o", tmp_path / "out.toml")
+    assert (tmp_path / "out.toml").read_text() == f"{first}\n"
     (tmp_path / "in.txt").write_text("A man.\n")
     for text in (tmp_path / "in.txt", "-"):
         with pytest.raises(UserError, match=r"out\.docx: what is written are lines of text"):
