@@ -39,7 +39,7 @@ _REFUSED = {
     "holds subtitles with times and marks of its own. Save it as .srt": (
         "ssa sub lrc ttml dfxp smi sami stl scc itt usf"
     ),
-    "holds a program's texts, as they are not read here. Convert it to .po or .xliff, as the Translate Toolkit does": (
+    "holds a program's texts in a form that is not read here. Convert it to .po or .xliff (Translate Toolkit)": (
         "xcstrings resw ini toml plist ftl"
     ),
     "holds translations beside their sources; train --pair reads it. Make a file of lines, or .xliff": "tmx tbx",
