@@ -16,26 +16,26 @@ FLOORS += ["recipe", "training", "reports", "hub", "export", "analysis", "servin
 # Room: (most lines, most files); and the most lines in all and of tests. CONTRIBUTING.md says how a ceiling is raised.
 CEILINGS = {
     "analysis": (3_020, 12),
-    "cli": (3_140, 22),
+    "cli": (3_130, 22),
     "common": (2_320, 12),
     "convert": (2_760, 12),
-    "data": (5_450, 23),
+    "data": (5_400, 23),
     "demo": (410, 3),
-    "documents": (2_740, 11),
+    "documents": (2_720, 11),
     "evaluation": (3_030, 12),
     "export": (1_990, 10),
-    "generation": (7_130, 32),
+    "generation": (7_070, 32),
     "hub": (940, 6),
-    "memory": (830, 5),
+    "memory": (800, 5),
     "modeling": (7_800, 34),
-    "recipe": (1_815, 5),
+    "recipe": (1_820, 5),
     "reports": (1_710, 10),
     "search": (5_900, 24),
     "serving": (3_320, 12),
-    "training": (7_780, 27),
+    "training": (7_770, 27),
     "zoo": (600, 4),
 }
-TOTAL, TESTS = 62_500, 54_900
+TOTAL, TESTS = 62_410, 54_730
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 
