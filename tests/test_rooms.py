@@ -32,10 +32,10 @@ CEILINGS = {
     "reports": (1_710, 10),
     "search": (5_900, 24),
     "serving": (3_320, 12),
-    "training": (7_770, 27),
+    "training": (7_790, 27),
     "zoo": (600, 4),
 }
-TOTAL, TESTS = 62_410, 54_730
+TOTAL, TESTS = 62_430, 54_750
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 

@@ -87,10 +87,11 @@ def check_fusion(recipe: Recipe) -> None:
 
 
 def check_begun(recipe: Recipe) -> None:
-    """Checks that a recipe with adapter, keep or evaluation.before begins with one whole trained model."""
+    """Checks that a recipe with adapter, keep, freeze or evaluation.before begins with one whole trained model."""
     begun, model = recipe.init_from, recipe.model
     whole = isinstance(begun, str) or (begun is not None and list(begun) == ["all"])
     asked = {"adapter": recipe.adapter, "keep": recipe.keep, "evaluation.before": recipe.evaluation.before}
+    asked["freeze"] = recipe.freeze
     for key, told in asked.items():
         if told and (not whole or model.fuse or model.add_to):
             raise UserError(

@@ -562,6 +562,9 @@ class Recipe(Section):
     )
     keep: Keep | None = key(None, "What the model of init_from is not to forget (docs/fine-tuning.md).")
     adapter: Adapter | None = key(None, "Train an adapter of the model of init_from, and not its weights.")
+    freeze: Literal["embeddings"] | None = key(
+        None, "embeddings: those of the subwords of init_from's model, and an output projection tied to them, stay."
+    )
     tokenizer: Tokenizer = key(Tokenizer, "The tokenizer.")
     batch: Batches = key(Batches, "The size of a batch.")
     optimizer: Optimizer = key(Optimizer, "The optimizer.")

@@ -207,11 +207,17 @@ def _sources_of_tensors(
     return {key: of[0] for key, of in named.items() if of}
 
 
-def _tables(model: PreTrainedModel) -> list[Tensor]:
-    """Returns the output projection, and the token embeddings of the model and of its two sides."""
+def embeddings_of(model: PreTrainedModel) -> list[Tensor]:
+    """Returns the embeddings of the subwords, of the model and of its two sides; tied ones are the same tensor."""
     owners: list[Any] = [model, part_of(model, "encoder"), part_of(model, "decoder")]
     inputs = [owner.get_input_embeddings() for owner in owners if hasattr(owner, "get_input_embeddings")]
-    return [module.weight for module in (model.get_output_embeddings(), *inputs) if hasattr(module, "weight")]
+    return [module.weight for module in inputs if hasattr(module, "weight")]
+
+
+def _tables(model: PreTrainedModel) -> list[Tensor]:
+    """Returns the output projection and the embeddings of the subwords."""
+    output = model.get_output_embeddings()
+    return [*([output.weight] if hasattr(output, "weight") else []), *embeddings_of(model)]
 
 
 def _check_tokenizers(folder: Path, tokenizers: Tokenizers, part: str, where: str) -> None:

@@ -33,7 +33,7 @@ from hf_mlnmt.recipe.checks import check_recipe
 from hf_mlnmt.recipe.schema import Recipe
 from hf_mlnmt.training import dev, folder
 from hf_mlnmt.training.arguments import training_arguments
-from hf_mlnmt.training.init_from import check_sources, initialise, read_sources
+from hf_mlnmt.training.init_from import check_sources, embeddings_of, initialise, read_sources
 from hf_mlnmt.training.model_making import speaks_many
 from hf_mlnmt.training.preparation import Preparation, Spec, key_of_dev
 from hf_mlnmt.training.tasks import check_needs
@@ -79,7 +79,9 @@ def model(training: Preparation, processes: int = 1) -> None:
         of_each = not joint and speaks_many(training.recipe, training.root)
         codes = dict.fromkeys(language for _, _, language in training.corpora.sides()) if of_each else ()
         training.tokenizers = expected_tokenizers(training.recipe, list(codes))
-    check_memory(training.recipe, checked_model(training), processes)
+    made = checked_model(training)
+    frozen = {id(table): table.numel() for table in embeddings_of(made)} if training.recipe.freeze else {}
+    check_memory(training.recipe, made.num_parameters(), processes, sum(frozen.values()))
 
 
 def weights(training: Preparation) -> None:
@@ -231,8 +233,8 @@ def expected_tokenizers(recipe: Recipe, languages: Sequence[str] = ()) -> Tokeni
     return ExpectedTokenizers(source, target, each=dict(zip(languages, each)))
 
 
-def checked_model(preparation: Preparation) -> int:
-    """Returns the model's number of parameters; only its shapes are made. Raises: UserError for what cannot be made."""
+def checked_model(preparation: Preparation) -> Any:
+    """Returns the model; only its shapes are made. Raises: UserError for what cannot be made."""
     recipe = preparation.recipe
     try:
         config = preparation.config()
@@ -248,7 +250,7 @@ def checked_model(preparation: Preparation) -> int:
         objectives = {task.name: preparation.objective(task, made) for task in preparation.corpora.tasks}
     for name, objective in objectives.items():
         check_needs(name, objective, made)
-    return made.num_parameters()  # type: ignore[no-any-return]
+    return made
 
 
 def _in_words(text: str) -> str:
@@ -268,11 +270,15 @@ def _in_words(text: str) -> str:
 SMALLER = "Lower model.shape, the sizes under model.settings or tokenizer.vocab_size."
 
 
-def check_memory(recipe: Recipe, parameters: int, processes: int) -> None:
-    """Refuses a training whose weights, gradients and optimizer's state alone are more than this machine's memory."""
+def check_memory(recipe: Recipe, parameters: int, processes: int, frozen: int = 0) -> None:
+    """Refuses a training whose weights, gradients and optimizer's state alone are more than this machine's memory.
+
+    frozen: how many of the parameters have neither gradients nor a state of the optimizer.
+    """
     bytes_of_weight = 4 if recipe.adapter else BYTES_OF_WEIGHT[recipe.optimizer.name]  # an adapter has few weights
     on_cpu = recipe.arguments.get("use_cpu") is True or not torch.accelerator.is_available()
-    needed = parameters * bytes_of_weight * (processes if on_cpu else 1) / GIB
+    of_all = (parameters - frozen) * bytes_of_weight + frozen * 4
+    needed = of_all * (processes if on_cpu else 1) / GIB
     if needed > (there := memory_of_machine(on_cpu) / GIB):
         each = f", each in {processes} processes" if on_cpu and processes > 1 else ""
         raise UserError(

@@ -50,7 +50,7 @@ from hf_mlnmt.training.adapters import add_adapter
 from hf_mlnmt.training.arguments import generation_config
 from hf_mlnmt.training.distillation import Distillation
 from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis
-from hf_mlnmt.training.init_from import initialise, local_folder, read_sources
+from hf_mlnmt.training.init_from import embeddings_of, initialise, local_folder, read_sources
 from hf_mlnmt.training.objectives import (
     DecoderLanguageModel,
     EncoderCloze,
@@ -598,6 +598,9 @@ class Preparation:
             with naming(str(self.recipe.path)):
                 base = self.root / name if (self.root / name).is_dir() else name
                 add_adapter(model, self.recipe.adapter, str(base))
+        if self.recipe.freeze:
+            for table in embeddings_of(model):
+                table.requires_grad_(False)
         return model
 
     def auto_class(self, config: PreTrainedConfig) -> Any:

@@ -422,6 +422,9 @@ def train(run: Run, training: Training, checkpoint: Path | None) -> None:
     parameters = lasting_parameters(trainer.model)
     trained = parameters_of_adapter(trainer.model)
     beside = f" and an adapter of {trained:,}, which alone is trained" if trained else ""
+    if run.recipe.freeze:
+        frozen = sum(weight.numel() for weight in trainer.model.parameters() if not weight.requires_grad)
+        beside += f", of which {frozen:,} are frozen"
     kind = f"{type(trainer.model).__name__}: {parameters:,} parameters{beside}"
     run.tell(f"{kind}, training on {trainer.args.device}")
     kinds = kinds_of_products(run, checkpoint is not None) if trainer.args.device.type == "cpu" else frozenset()

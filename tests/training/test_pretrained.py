@@ -202,6 +202,20 @@ def test_what_is_kept_is_the_base_models_own_translation(bases, tmp_path):
     assert encoded == ["dev", "kept.0", "translation.0"]
 
 
+@pytest.mark.parametrize("family", ["mbart", "t5"])
+def test_frozen_embeddings_stay_and_all_else_is_trained(bases, family, tmp_path):
+    output = fine_tune(bases, family, tmp_path / "run", freeze="embeddings")
+    before, after = (AutoModelForSeq2SeqLM.from_pretrained(path) for path in (bases / family, output / "average"))
+    tables = {id(model.get_input_embeddings().weight) for model in (before, before.get_encoder(), before.get_decoder())}
+    others = dict(after.named_parameters())
+    same = {name for name, weight in before.named_parameters() if torch.equal(weight, others[name])}
+    frozen = {name for name, weight in before.named_parameters() if id(weight) in tables}
+    assert frozen <= same
+    trained = {name for name in others if name.endswith(("q.weight", "q_proj.weight"))}
+    assert trained
+    assert not trained & same
+
+
 def test_several_pairs_both_ways(bases, tmp_path):
     """Each batch tells its own languages: the labels begin with the target's code, the sources with their own."""
     pairs = {"en-de": ("eng_Latn", "deu_Latn"), "fr-en": ("fra_Latn", "eng_Latn")}
