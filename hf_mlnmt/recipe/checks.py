@@ -91,7 +91,7 @@ def check_begun(recipe: Recipe) -> None:
     begun, model = recipe.init_from, recipe.model
     whole = isinstance(begun, str) or (begun is not None and list(begun) == ["all"])
     asked = {"adapter": recipe.adapter, "keep": recipe.keep, "evaluation.before": recipe.evaluation.before}
-    asked["freeze"] = recipe.freeze
+    asked["freeze"] = recipe.freeze is not None
     for key, told in asked.items():
         if told and (not whole or model.fuse or model.add_to):
             raise UserError(
