@@ -105,7 +105,7 @@ def same(printed: str, shown: str) -> bool:
     return re.sub(number, "", printed) == re.sub(number, "", shown) and found == pytest.approx(expected, abs=0.01)
 
 
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("one_thread", "watched")
 def test_decoding_prints_what_the_page_shows(tmp_path, monkeypatch, capsys):
     """What stands before an output, commands and Python, prints it; each model is loaded once."""
     monkeypatch.chdir(tmp_path)

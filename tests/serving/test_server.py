@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 
 from hf_mlnmt import cli
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.generation import DecodingOptions, TranslationPipeline
 from hf_mlnmt.serving.server import is_loopback, read_keys, serve
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="servers are forked")
@@ -51,10 +51,12 @@ def server(servers, pair_folders):
 
 
 @pytest.fixture(scope="session")
-def german(pair_folders):
-    """What the pipeline alone makes of the sentences."""
+def german(pair_folders, unwatched):
+    """What the pipeline alone makes of the sentences, watched as in the server's process."""
     translate = TranslationPipeline.from_pretrained(str(pair_folders["en-de"]))
-    return dict(zip(SENTENCES[:20], translate(SENTENCES[:20], split="sentences")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DecodingOptions, "is_watched", unwatched)
+        return dict(zip(SENTENCES[:20], translate(SENTENCES[:20], split="sentences")))
 
 
 def well(server, german):
