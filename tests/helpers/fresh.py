@@ -161,7 +161,7 @@ class Popen:
 def side_by_side(
     arguments: Sequence[str], environments: Sequence[Mapping[str, str]], level: str, cwd: Any = None, seconds: int = 300
 ) -> list[CompletedProcess[str]]:
-    """Runs a process in each environment, all at once; when one fails the others are ended."""
+    """Runs a process in each environment, all at once; 3 seconds after one has failed the others are ended."""
     with contextlib.ExitStack() as stack:
         outputs = [[stack.enter_context(tempfile.TemporaryFile("a+")) for _ in range(2)] for _ in environments]
         command = [sys.executable, *arguments]
@@ -169,14 +169,15 @@ def side_by_side(
             Popen(command, environment, cwd, DEVNULL, *streams, level=level, seconds=seconds)
             for environment, streams in zip(environments, outputs)
         ]
-        running = {process.connection: process for process in processes}
+        running, failed = {process.connection: process for process in processes}, False
         while running:
             # Of those that a signal was meant for, who had ended is known already, and its connection closed.
             ended = [connection for connection, process in running.items() if process.returncode is not None]
-            for connection in ended or select.select(list(running), [], [])[0]:
-                if running.pop(connection).wait():
-                    for other in running.values():
-                        other.kill()
+            ended = ended or select.select(list(running), [], [], 3 if failed else None)[0]
+            for other in running.values() if not ended else ():
+                other.kill()
+            for connection in ended:
+                failed = bool(running.pop(connection).wait()) or failed
         printed = [[(file.seek(0), file.read())[1] for file in streams] for streams in outputs]
     return [CompletedProcess(command, process.wait(), *out) for process, out in zip(processes, printed)]
 
