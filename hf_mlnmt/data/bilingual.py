@@ -92,7 +92,7 @@ def _listed(counts: Counter[str]) -> str:
 
 
 class _Found(NamedTuple):
-    """What a reader found: a source with its translations, or the reason why they are left out (`why`)."""
+    """A source with its translations, as a reader found it, or the reason why they are left out (`why`)."""
 
     source: str
     targets: Sequence[str]

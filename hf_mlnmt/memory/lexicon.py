@@ -1,4 +1,4 @@
-"""Which words of a match's translation stand for words that the text has too: an aligner of what the memory shows.
+"""Tells which words of a match's translation stand for words that the text has too, by counts in the memory itself.
 
 A word of a translation belongs to the word of the source with which it is in the same units most often: by Dice's
 coefficient, 2 n(both) / (n(one) + n(other)), counted in up to 50,000 to 100,000 units of the memory. A word that is the

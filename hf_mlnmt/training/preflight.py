@@ -185,9 +185,10 @@ def overlaps(training: Preparation) -> Iterator[str]:
     scored = {key: spec for key, spec in training.corpora.scored.items() if isinstance(spec, CorpusSpec)}
     sets = {key: list(read_pairs(spec, training.root)) for key, spec in scored.items()}
     remedy = "leaves them out" if training.recipe.data.drop_test_pairs else "set to true leaves them out"
+    overlap = Overlap(sets)
     for key, spec in training.corpora.train.items():
         if isinstance(spec, CorpusSpec) and not spec.streaming:
-            for message in Overlap(sets).messages(read_pairs(spec, training.root)):
+            for message in overlap.messages(read_pairs(spec, training.root)):
                 yield f"{key} {message} (data.drop_test_pairs {remedy})"
     for key, other in combinations(scored, 2):
         if scored[key] != scored[other]:

@@ -181,8 +181,9 @@ class TranslationCall(BatchSearch):
         """Searches a batch of pieces, and once more those whose translation is probably wrong (watching.py)."""
         found = super().search(inputs, between, beside)
         # Where a memory knows some pieces, the others come here once more by themselves.
-        watched = self.watch is not None and all(piece.known is None for piece in inputs)
-        return Pending(partial(self.watch, inputs, found.result, between)) if watched and self.watch else found
+        if self.watch is None or any(piece.known is not None for piece in inputs):
+            return found
+        return Pending(partial(self.watch, inputs, found.result, between))
 
     def forget_lines(self) -> None:
         """Forgets the lines that `report` would warn of."""

@@ -27,7 +27,7 @@ Pieces = Callable[[list[str]], list[int]]  # counts of texts' subwords
 
 
 class Written(NamedTuple):
-    """How a line was written, and the parts of it that stay as they are."""
+    """Holds how a line was written, and the parts of it that stay as they are."""
 
     how: Literal["upper", "title"]
     parts: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What a translation memory (hf_mlnmt/memory) knows of a call's texts: translations put in, and searches steered.
+"""Puts what a translation memory (hf_mlnmt/memory) has of a call's texts in, and steers the searches of the others.
 
 A line that the memory has is put in whole; else its pieces are looked up one by one, and one without a match is steered
 by the line's best. The origin of a line that was cut is that of its least known piece.
