@@ -59,6 +59,6 @@ class Overlap:
             some = sorted(kinds[5] or kinds[3] | kinds[4])[:_EXAMPLES]
             shown = "; ".join(f"{' ||| '.join(self.sets[name][number]):.100}" for number in some)
             yield (
-                f"holds of the {len(self.sets[name]):,} pairs of {name} {counts[0]} exactly, {counts[1]} but for case "
-                f"and punctuation: {shown}"
+                f"holds, of the {len(self.sets[name]):,} pairs of {name}: exactly {counts[0]}; without case and "
+                f"punctuation {counts[1]}, as: {shown}"
             )

@@ -196,14 +196,14 @@ def test_pairs_of_scored_sets_in_training_corpora_are_counted_and_left_out(tmp_p
             file.writelines(f"{pair[side]}\n" for pair in more)
         with (data / lines).open("a") as file:
             file.write(f"{(long[4], target[4])[side]}\n")
-    made_up = "of the 5 pairs of data.test.made_up"
+    made_up = "holds, of the 5 pairs of data.test.made_up: exactly"
     recipe, run_folder = write_recipe(tmp_path / "recipe.yaml"), tmp_path / "run"
     said = run(recipe, data, run_folder, dry_run=True).replace("\n", " ")
     assert (
-        f"data.train train.en + train.de holds {made_up} 2 sources, 1 targets, 1 pairs exactly, 3 sources, 2 targets, "
-        f"1 pairs but for case and punctuation: {long[0]} ||| {target[0]} (data.drop_test_pairs set to true"
+        f"data.train train.en + train.de {made_up} 2 sources, 1 targets, 1 pairs; without case and punctuation "
+        f"3 sources, 2 targets, 1 pairs, as: {long[0]} ||| {target[0]} (data.drop_test_pairs set to true"
     ) in said
-    assert f"data.dev holds {made_up} 1 sources, 1 targets, 1 pairs exactly" in said
+    assert f"data.dev {made_up} 1 sources, 1 targets, 1 pairs;" in said
     before = int(re.search(r"pairs kept +(\d+)", said)[1])
     drop = ["data.drop_test_pairs=true"]
     said = run(recipe, data, run_folder, dry_run=True, settings=drop).replace("\n", " ")
