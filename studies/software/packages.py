@@ -26,17 +26,10 @@ PLACES = {
     "bundles": (r".*\.xpi()", r".*\.xpi()"),
     "descriptions": (r"(.*_i18n_)Translation-en(?:\.\w+)?", r"(.*_i18n_)Translation-{language}(?:\.\w+)?"),
 }
-_COUNTRIES = {
-    "cs": "CZ",
-    "da": "DK",
-    "el": "GR",
-    "ja": "JP",
-    "ko": "KR",
-    "sl": "SI",
-    "sv": "SE",
-    "uk": "UA",
-    "zh": "CN",
-}
+_COUNTRIES = {"cs": "CZ", "da": "DK", "el": "GR", "ja": "JP", "ko": "KR", "sl": "SI", "sv": "SE", "uk": "UA"}
+_COUNTRIES |= {"zh": "CN"}
+# Licences that cannot be joined with GPL-3: a model of such a text and of the others could not be published.
+UNJOINABLE = {"GPL-2", "GFDL-1.2+", "GFDL-NIV-1.3+", "CC-BY-SA-3.0"}
 
 
 class Missing(UserError):
@@ -67,6 +60,8 @@ class Entry:
             raise UserError(f"{LIST.name}, {self.package}: places are two patterns, of English and translated members.")
         if "django" in str(self.package).lower():
             raise UserError(f"{LIST.name}, {self.package}: Django's texts are kept for a judgement from outside.")
+        if self.licence in UNJOINABLE:
+            raise UserError(f"{LIST.name}, {self.package}: {self.licence} cannot be joined with GPL-3 in one model.")
 
     def sides(self, language: str) -> list[tuple[list[str], re.Pattern[str]]]:
         """Returns names of packages and a pattern of members, of English and of the translation."""

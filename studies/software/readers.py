@@ -31,16 +31,7 @@ VERSION = 1  # of what readers and clean.py make of a package: raise it when tha
 Side = dict[str, bytes]
 Tell = Callable[[str], None]
 Reader = Callable[[Side, Side, Tell], Iterator[Pair]]
-_BROKEN = (
-    OSError,
-    EOFError,
-    ValueError,
-    LookupError,
-    struct.error,
-    zlib.error,
-    zipfile.BadZipFile,
-    ElementTree.ParseError,
-)
+_BROKEN = (OSError, EOFError, ValueError, LookupError, SyntaxError, struct.error, zlib.error, zipfile.BadZipFile)
 _LEAST_RUN = 8  # blocks of the same kinds in the same order, where pages differ
 _ID = re.compile(r"(?:par|hd|tit|bm)_id\w+")
 _MALLARD_BLOCKS = {"p", "title", "subtitle", "desc", "item", "td", "th", "cite"}

@@ -9,6 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from rapidfuzz.distance import Levenshtein
+
 from .clean import without_accelerator
 
 # Whole projects. Of descriptions, which are all of Debian, packages by the first letters of their names.
@@ -108,21 +110,6 @@ def near(sources: Sequence[str], training: Iterable[str], least: float = NEAR) -
         edits = int((1 - least) * len(words) / least + 1e-9)
         rare = sorted(set(words), key=lambda word: len(places.get(word, ())))[: edits + 1]
         candidates = {number for word in rare for number in places.get(word, ())}
-        best = max((_similarity(words, known[number], edits) for number in candidates), default=0.0)
-        found.append(best if best >= least else 0.0)
+        matches = (Levenshtein.normalized_similarity(words, known[number], score_cutoff=least) for number in candidates)
+        found.append(max(matches, default=0.0))
     return found
-
-
-def _similarity(words: list[str], others: list[str], most: int) -> float:
-    """Returns 1 - edits / length of the longer text; 0 where there are more than so many edits."""
-    longest = max(len(words), len(others))
-    if abs(len(words) - len(others)) > most or sum((Counter(words) - Counter(others)).values()) > most:
-        return 0.0
-    row = list(range(len(others) + 1))
-    for number, word in enumerate(words, 1):
-        before, row = row, [number]
-        for place, other in enumerate(others, 1):
-            row.append(min(before[place] + 1, row[-1] + 1, before[place - 1] + (word != other)))
-        if min(row) > most:
-            return 0.0
-    return 1 - row[-1] / longest if longest and row[-1] <= most else 0.0

@@ -266,6 +266,7 @@ def test_the_list():
     ("line", "message"),
     [
         ("{package: python3-django, kind: catalogues, project: d, licence: BSD}", "Django's texts are kept"),
+        ("{package: a, kind: catalogues, project: a, licence: GPL-2}", "GPL-2 cannot be joined with GPL-3"),
         ("{package: a, kind: catalog, project: a, licence: MIT}", "unknown kind 'catalog'.*did you mean 'catalogues'"),
         ("{package: a, kind: pages, project: a, licence: MIT}", "places are two patterns"),
         ("{package: a, kind: catalogues, project: a}", "licence.*An entry has package, kind, project"),
