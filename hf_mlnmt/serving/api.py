@@ -46,7 +46,7 @@ _KNOWN = {field.name: field for field in fields(DecodingOptions)}
 # The fields of DecodingOptions that a request to /v1/translate may set.
 OPTIONS = [
     *("num_beams", "num_return_sequences", "max_new_tokens", "length_penalty", "length_normalization"),
-    *("early_stopping", "recombine", "num_beam_groups", "diversity_penalty", "split", "split_long", "case"),
+    *("early_stopping", "recombine", "num_beam_groups", "diversity_penalty", "split", "split_long", "case", "watch"),
     *("do_sample", *SAMPLERS, "without_replacement", "seed", "alignments", "target_prefix", "terms"),
     *("force_phrases", "bad_phrases", "keep", "no_repeat_ngram_size"),
     *("repetition_penalty", "mbr", "utility"),
@@ -109,6 +109,7 @@ class FileResponse(BaseModel):
 
     translatedFileUrl: str
     untranslated: int = Field(0, description="Messages that stay as they are (docs/documents.md).")
+    doubtful: int = Field(0, description="Texts whose translation is probably wrong (docs/decoding.md).")
 
 
 class Error(BaseModel):
@@ -429,8 +430,8 @@ async def translate_file(request: Request, api: Served) -> Response:
         ((best, *_),), _ = await api.documents(record, [content], suffix, given["source"], given["target"])
     token = api.downloads.add(f"{stem}_{given['target']}.{ending}", FORMATS[suffix].media_type, best)
     host = request.headers.get("host", "")
-    left = {"untranslated": record.said["untranslated"]} if "untranslated" in record.said else {}
-    return JSONResponse({"translatedFileUrl": f"{request.scope['scheme']}://{host}/download_file/{token}", **left})
+    counts = {name: record.said[name] for name in ("untranslated", "doubtful") if name in record.said}
+    return JSONResponse({"translatedFileUrl": f"{request.scope['scheme']}://{host}/download_file/{token}", **counts})
 
 
 @_get("/download_file/{token}", response_class=Response)

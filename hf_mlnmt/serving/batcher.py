@@ -31,7 +31,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -185,10 +185,12 @@ class Batcher:
                 for number, leg in enumerate(route.legs, 1):
                     request = self._enter(self._call_of(leg, options, number == len(route.legs)), list(texts))
                     try:
-                        results = await asyncio.wrap_future(request.future)
+                        before, results = results, await asyncio.wrap_future(request.future)
                     finally:
                         self._drop(request)
-                    texts = [best[0].text if best else "" for best in results]
+                    texts = [best[0].text for best in results]
+                    if before:  # what is wrong with the translation into the language between stays wrong
+                        results = [_warned(ranked, first[0].warnings) for ranked, first in zip(results, before)]
         except TimeoutError as error:
             raise TimedOut(f"not done within {timeout:g} seconds") from error
         return Translations(results, route.via, [leg.name for leg in route.legs], route.target)
@@ -487,6 +489,11 @@ def _options_of_leg(leg: Leg, options: dict[str, Any], last: bool) -> DecodingOp
     if asked.get("do_sample") and (asked.get("num_return_sequences") or 1) == 1 and not asked.get("num_beams"):
         asked = {"seed": 1, **asked, "draws": "text"}  # so that draws do not depend on the batch
     return DecodingOptions().with_keywords(asked)
+
+
+def _warned(ranked: list[Hypothesis], warnings: Sequence[str]) -> list[Hypothesis]:
+    """Returns hypotheses with these warnings in front of their own."""
+    return [replace(each, warnings=tuple(dict.fromkeys([*warnings, *each.warnings]))) for each in ranked]
 
 
 def texts_in(value: Any) -> Iterator[str]:

@@ -474,11 +474,14 @@ class _Answer:
         options, until = self._options(), time.monotonic() + self.api.limits.seconds
         whole = len(self.text) <= LIVE or options.keys() & {"num_return_sequences", "target_prefix"}
         parts = [TextPiece(self.text, "")] if whole else _parts(self.text)
-        done: list[str] = []
+        done, warnings = list[str](), dict[str, None]()
         for part in parts:
             result = self._ask(number, [part.text], **options, timeout=max(0.0, until - time.monotonic()))
-            done.append(result.texts[0][0].text)
-            ranked = result.texts[0] if whole else [Hypothesis(join(done, parts[: len(done)]), 0.0, 0.0, 0)]
+            ranked = result.texts[0]
+            done.append(ranked[0].text)
+            warnings.update(dict.fromkeys(ranked[0].warnings))
+            if not whole:
+                ranked = [Hypothesis(join(done, parts[: len(done)]), 0.0, 0.0, 0, warnings=tuple(warnings))]
             by = ", then ".join(result.models) if len(self.names) > 1 else None
             note = f"Through {language_name(result.via)}." if result.via else ""
             share = 1 - len(done) / len(parts)

@@ -154,7 +154,10 @@ class Api:
         target: str | None,
         **options: Any,
     ) -> Translations:
-        """Translates each text from its language; a text in the target language is returned as it is."""
+        """Translates each text from its language; a text in the target language is returned as it is.
+
+        Writes languages, models and, if there are any, the number of `doubtful` translations to the record.
+        """
         groups: dict[str | None, list[int]] = {}
         for number, source in enumerate(sources):
             groups.setdefault(source, []).append(number)
@@ -176,6 +179,8 @@ class Api:
         record.said |= {"pair": f"{'/'.join(map(str, groups))}-{target}", "models": models}
         if taken is not None:
             record.said["target"] = taken
+        if doubtful := sum(bool(best.warnings) for best, *_ in filter(None, results)):
+            record.said["doubtful"] = doubtful
         return Translations(results, via, models, taken)
 
     async def documents(

@@ -321,6 +321,30 @@ def test_minimum_bayes_risk_is_under_a_limit_and_starts_no_command(client, batch
         assert message in answer.json()["error"]
 
 
+def test_translations_that_are_probably_wrong_are_marked(pair_folders, watched, monkeypatch, caplog):
+    """Also those of the first of two models; counted in the log and for a file; a request may turn the watch off."""
+    caplog.set_level(logging.INFO, "hf_mlnmt.serving")
+    texts, names = ["A man.", "The dog is 4711."], ("copy", "lost")
+    wrong = "hf_mlnmt.generation.translating.watching.warnings_of"
+    monkeypatch.setattr(wrong, lambda source, *more: names if source == texts[1] else ())
+    batcher = Batcher(ServedModels([str(pair_folders[pair]) for pair in ("en-de", "de-fr")]))
+    try:
+        client = TestClient(make_app(batcher, page=False))
+        for asked in ({"source": "en", "target": "de"}, {"source": "en", "target": "fr"}):
+            for body, expected in (
+                ({}, [[], [*names]]),
+                ({"watch": False}, [[], []]),
+                ({"num_return_sequences": 2, "num_beams": 2}, [[], []] if asked["target"] == "de" else [[], [*names]]),
+            ):
+                answer = client.post("/v1/translate", json={**asked, **body, "texts": texts}).json()["translations"]
+                assert [best["warnings"] for best, *_ in answer] == expected, (asked, body)
+                assert json.loads(caplog.messages[-1]).get("doubtful", 0) == sum(map(bool, expected))
+            files = {"file": ("a.txt", "\n".join(texts).encode())}
+            assert client.post("/translate_file", files=files, data=asked).json()["doubtful"] == 1
+    finally:
+        batcher.close_now(10)
+
+
 def test_the_page_has_its_place_and_reaches_no_file(batcher, monkeypatch):
     gradio = pytest.importorskip("gradio")
 

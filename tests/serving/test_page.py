@@ -546,7 +546,7 @@ def test_differences(best, other, marked):
 
 
 def test_everything_that_a_view_shows_is_escaped():
-    one = Hypothesis(BAD, -1.0, -2.0, 3, finished=False)
+    one = Hypothesis(BAD, -1.0, -2.0, 3, finished=False, warnings=("loop", "lost"))
     for shown in (
         message(BAD, "error"),
         translation(None, [one], None),
@@ -555,6 +555,10 @@ def test_everything_that_a_view_shows_is_escaped():
         assert "<img" not in shown
         assert "&lt;img" in shown
         assert "onerror='" not in shown
+    assert re.findall("probably wrong: it (.*?)<", translation(None, [one], None)) == [
+        "repeats itself.",
+        "lacks numbers or names of the text.",
+    ]
 
 
 def test_attention_of_what_has_none(served):
