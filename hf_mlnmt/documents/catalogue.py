@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.languages import base_language
 from hf_mlnmt.data.placeholders import KEY, NO_LINES, forms_of, placeholders
 from hf_mlnmt.documents.icu import icu_message, is_icu
 from hf_mlnmt.documents.marked import Checked, Form, Passage, Reading, Token, passages
-from hf_mlnmt.documents.plain import tag
+from hf_mlnmt.documents.plain import split_at, tag
 
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _ONE = r'"(?:[^"\\\n]|\\.)*+"'
@@ -34,18 +35,11 @@ _PO = Form(
 )
 
 
-def doubled(form: Form) -> Form:
-    """Returns the form of messages of Java and ICU, in which two apostrophes are one and a single one quotes."""
-    return form._replace(
-        read=lambda raw: form.read(raw).replace("''", "'"), quote=lambda text: form.quote(text.replace("'", "''"))
-    )
-
-
 # Letters (group 1) outside of tags, entities, escapes and placeholders.
 _LETTERS = re.compile(r"<[^<>]*>|&[#\w]+;|\\.|\$?\{[^{}]*\}|%(?:\(\w+\)|[\d$.*-])*\w|([^\W\d_])")
 SPACED = r"\{\{\s[^{}]*\}\}|\{\w+,\s[^{}]*\}"  # placeholders of several words: {{ name }}, {0, number}
-_TAG_OR_CODE = re.compile(  # groups: a line's end, a tab, another escape of C, a tag, entity or placeholder
-    rf"((?:\\r)?\\n|\\r)|(\\t)|(\\x[\da-fA-F]+|\\[abfv0-7]+)|\\.|((?<!%)</?[a-zA-Z0-9][^<>]*>|&#?\w+;|{SPACED})"
+_TAG_OR_CODE = re.compile(  # groups: a line's end, a tab, another code of C, an escaped sign, a tag or placeholder
+    rf"((?:\\r)?\\n|\\r)|(\\t)|(\\x[\da-fA-F]+|\\[abfv0-7]+)|(\\.)|((?<!%)</?[a-zA-Z0-9][^<>]*>|&#?\w+;|{SPACED})"
 )
 _NAMED = re.compile(r"%(?:[({]|<\w|\d+\$|\d+%?$|%$)|\{\w|\$")  # placeholders whose order is free
 # Plural-Forms of languages with another rule than (2, "n != 1"), as in gettext's manual.
@@ -70,6 +64,33 @@ def plural_forms(language: str) -> tuple[int, str]:
     own = ((forms, names.split()) for names, forms in _PLURALS.items())
     rule = {name: forms for forms, names in own for name in names}
     return rule.get(language) or rule.get(base_language(language)) or (2, "n != 1")
+
+
+def text_of_program(
+    raw: str,
+    reading: Reading,
+    form: Form,
+    tokens: Callable[[str], Iterator[Token]],
+    *,
+    icu: bool = False,
+    doubled: bool = False,
+    strict: bool = False,
+) -> Checked:
+    """Returns a text of a program, written `raw`, as a message; of ICU's messages (icu) each branch is one.
+
+    tokens: splits raw text into tokens. doubled: in messages of Java and ICU two apostrophes are one, a single one
+    quotes. strict: as of `message`.
+    """
+    if doubled:
+        form = form._replace(
+            read=lambda raw, read=form.read: read(raw).replace("''", "'"),
+            quote=lambda text, quote=form.quote: quote(text.replace("'", "''")),
+        )
+
+    def translate(text: str) -> Checked:
+        return message([*passages(tokens(text), form, reading.check)], text, form, strict)
+
+    return icu_message(raw, reading.language, translate) if icu else translate(raw)
 
 
 def message(inner: Sequence[str | Passage], raw: str, form: Form, strict: bool = False) -> Checked:
@@ -129,6 +150,7 @@ def read_po(text: str, reading: Reading) -> list[str | Passage | Checked]:
         raise UserError('no line begins with msgid "...": not a catalogue of gettext (po).')
     _check(text, entries)
     newline = "\r\n" if "\r\n" in text else "\n"
+    tokens = partial(split_at, pattern=_TAG_OR_CODE, make=partial(_token, newline=newline))
     parts: list[str | Passage | Checked] = []
     done, numbers_of = 0, list[set[int]]()
     plurals = any(match[2] and any(_STRING.findall(match[3])) for entry in entries for match in entry)
@@ -168,7 +190,8 @@ def read_po(text: str, reading: Reading) -> list[str | Passage | Checked]:
             name = "msgstr" if number is None else f"msgstr[{number}]"
             behind = text[last:end] if number == numbers[-1] else newline
             before += f'{name} ""{behind}'
-            whole += [f'{name} "', _translated(raw, reading, newline, strict, java), f'"{behind}']
+            how = {"icu": is_icu(raw), "doubled": java or is_icu(raw), "strict": strict}
+            whole += [f'{name} "', text_of_program(raw, reading, _PO, tokens, **how), f'"{behind}']
         before, mark = text[start:end] if len(numbers) == len(targets) else before, f"#, fuzzy{newline}"
         known = "fuzzy" in flags
         parts += [text[done:start], *([mark] if reading.fuzzy and not known else [])]
@@ -203,29 +226,11 @@ def _check(text: str, entries: Sequence[Sequence[re.Match[str]]]) -> None:
         raise UserError(f"{where}{said}: no message of gettext (po). Mend it; msgfmt -c says what is wrong.")
 
 
-def _translated(raw: str, reading: Reading, newline: str, strict: bool, java: bool) -> Checked:
-    icu = is_icu(raw)
-    form = doubled(_PO) if java or icu else _PO
-
-    def translate(text: str) -> Checked:
-        return message([*passages(_tokens(text, newline), form, reading.check)], text, form, strict)
-
-    return icu_message(raw, reading.language, translate) if icu else translate(raw)
-
-
-def _tokens(raw: str, newline: str) -> Iterator[Token]:
-    done = 0
-    for match in _TAG_OR_CODE.finditer(raw):
-        if not match.lastindex:
-            continue
-        yield Token("text", raw[done : match.start()])
-        line, tab, code, markup = match.groups()
-        if line:
-            yield Token("line", f'{line}"{newline}"' if line.endswith("n") else line)
-        else:
-            yield Token("break", tab) if tab else Token("mark", code) if code else tag(markup)
-        done = match.end()
-    yield Token("text", raw[done:])
+def _token(match: re.Match[str], newline: str) -> Token:
+    line, tab, _, _, markup = match.groups()
+    if line or markup:
+        return tag(markup) if markup else Token("line", f'{line}"{newline}"' if line.endswith("n") else line)
+    return Token("break", tab) if tab else Token("mark" if match[3] else "text", match[0])
 
 
 def _header(header: str, language: str | None, newline: str, plurals: bool) -> str:

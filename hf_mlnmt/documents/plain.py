@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, pairwise
 
 from hf_mlnmt.common.errors import UserError
@@ -103,6 +103,16 @@ def _cue_tokens(cue: str) -> list[Token]:
         else:
             tokens.append(tag(match[0]))
     return tokens
+
+
+def split_at(raw: str, pattern: re.Pattern[str], make: Callable[[re.Match[str]], Token]) -> Iterator[Token]:
+    """Yields the tokens that `make` makes of a pattern's matches in a raw text, and the text between them."""
+    done = 0
+    for match in pattern.finditer(raw):
+        yield Token("text", raw[done : match.start()])
+        yield make(match)
+        done = match.end()
+    yield Token("text", raw[done:])
 
 
 def tag(raw: str) -> Token:
