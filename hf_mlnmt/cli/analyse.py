@@ -35,15 +35,13 @@ def attention(
     output: options.OutputFolder,
     what: list[What] = option(..., "The question; give it again for more.", "--what", "-w"),
     target: Path | None = option(None, "Translations to look at. Default: the model's greedy ones.", "--target", "-t"),
-    side: Literal["encoder", "decoder", "source"] | None = option(
-        None, "Self-attention of encoder or decoder; for maps also the attention over the source."
-    ),
+    side: Literal["encoder", "decoder", "source"] | None = option(None, "Whose self-attention; maps: also source."),
     sample: int = option(1000, "Sentences to draw from the file; 0: all.", min=0),
     seed: int = option(1, "Seed of the sample.", min=0),
     layer: int | None = option(None, "alignments, maps, coverage: one decoder layer, from 1.", min=1),
     head: int | None = option(None, "alignments, maps, coverage: one head, from 1; else the mean.", min=1),
     gold: Path | None = option(None, "alignments: those made by people, i-j sure, i?j possible."),
-    one_based: bool = option(False, "The gold alignments count words from 1.", "--one-based"),
+    one_based: bool = option(False, "The gold alignments count words from 1."),
     sentence: int | None = option(None, "maps, coverage, dependency: the line of the sentence to draw.", min=1),
     source_language: options.From = None,
     target_language: options.To = None,
@@ -180,9 +178,7 @@ def _config(name: str, shape: str, vocabulary: int) -> Any:
 
 def curves(
     runs: list[NamedPath] = named_argument(..., "Folders of runs; NAME=PATH gives a name for the figure."),
-    output: Path = options.output_folder(
-        Path("curves"), "Folder for curves.png, curves.svg, curves.csv and curves.json."
-    ),
+    output: Path = options.output_folder(Path("curves"), "Folder for curves.png, .svg, .csv and .json."),
     over: str = option("step", "step or epoch: what the curves are drawn over."),
 ) -> None:
     """Draw losses, dev scores, learning rate and speed of trainings, finished or running: png, svg, csv, JSON.
@@ -344,9 +340,7 @@ Classifier = StrEnum("Classifier", ["mlp", "logistic"])
 def probe(
     models: options.Models,
     output: options.OutputFolder,
-    text: list[NamedPath] | None = named_option(
-        None, "Sentences to make tasks from; XX=FILE for 'language'.", "--text"
-    ),
+    text: list[NamedPath] | None = named_option(None, "Sentences to make tasks from; XX=FILE for 'language'."),
     senteval: list[Path] | None = option(None, "SentEval's probing files, or the folder they are in."),
     pairs: list[Path] | None = option(None, "Scored pairs, two sentences and a score with tabs between: correlations."),
     task: list[Task] | None = option(None, "Which to make of --text. Unless given: all that can be."),
@@ -402,10 +396,8 @@ def probe(
 
 def retrieve(
     model: NamedPath = named_argument(..., "Model folder or Hub name, or NAME=PATH."),
-    files: list[NamedPath] = named_argument(
-        ..., "Files of two or more languages; line i says the same in all of them.", metavar="LANGUAGE=FILE"
-    ),
-    also: list[NamedPath] | None = named_option(None, "Another model to stand beside it; again for more.", "--also"),
+    files: list[NamedPath] = named_argument(..., "Two or more, alike line by line.", metavar="LANGUAGE=FILE"),
+    also: list[NamedPath] | None = named_option(None, "Another model to stand beside it; again for more."),
     pooling: options.Pooling = None,
     target_language: options.To = None,
     output: Path | None = options.output(None, "Also write the numbers here, as JSON."),

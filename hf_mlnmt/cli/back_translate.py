@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import argument, decoding_options, option
@@ -24,18 +24,13 @@ _SETTINGS = ("source_language", "target_language", "max_new_tokens", "batch_toke
 
 @decoding_options(*_SETTINGS, "num_beams", *_DECODING)
 def back_translate(
-    model: str = argument(
-        ..., "Model folder or Hub name. With --method copied there is none: this is a text file too."
-    ),
+    model: str = argument(..., "Model folder or Hub name. With --method copied there is none: a text file too."),
     files: list[Path] | None = argument(None, "Text files, one sentence a line, plain or packed, one after the other."),
     output: Path | None = options.output(None, "Folder for source.txt, target.txt and manifest.json."),
-    method: str = _of_method(
-        "beam",
-        "beam (5 beams), greedy, sampling, top-k (of 10), noised (beam, then noise) or copied.",
-        "--method",
-        autocompletion=lambda: ["beam", "greedy", "sampling", "top-k", "noised", "copied"],
+    method: Literal["beam", "greedy", "sampling", "top-k", "noised", "copied"] = _of_method(
+        "beam", "Of translating: 5 beams, greedily, draws, draws from the best 10, beams with noise; or copy the text."
     ),
-    forward: bool = _of_method(False, "The text is the source, the model's output the target.", "--forward"),
+    forward: bool = _of_method(False, "The text is the source, the model's output the target."),
     drop_words: float | None = _of_method(None, "noised: probability that a word goes, 0.1."),
     replace_words: float | None = _of_method(None, "noised: probability that a word becomes the filler, 0.1."),
     swap_words: int | None = _of_method(None, "noised: places that a word may move, 3.", min=0),
@@ -45,12 +40,10 @@ def back_translate(
     tag: str | None = _of_pairs(None, "A token, such as <bt>, that trainings put before every source."),
     limit: int | None = _of_pairs(None, "Take so many lines of the text.", min=1),
     reference: list[Path] | None = _of_pairs(
-        None, "What people wrote for a file's lines: the nearest beam by chrF is kept.", "--reference", "-r"
+        None, "Human translations: the beam nearest is kept.", "--reference", "-r"
     ),
     reverse: str | None = _of_pairs(None, "Model of the other direction: what it finds unlikely goes, one in twenty."),
-    drop: str | None = _of_pairs(
-        None, "What goes, by commas: empty, long, repeated, copied, duplicate, language; or none."
-    ),
+    drop: str | None = _of_pairs(None, "What goes: empty,long,repeated,copied,duplicate,language; or none."),
     max_ratio: float = _of_pairs(3.0, "An output with more than so many times the text's words is long."),
     bad_lines: str = _of_pairs("error", "At lines that cannot be read: error, or drop, which counts them."),
     window: int = options.machine(2048, "Lines that are sorted by length together, and kept together.", min=1),

@@ -20,7 +20,7 @@ def add_language(
     code: list[str] | None = option(None, "New codes, as the model's are written: gag_Latn; several."),
     like: list[str] | None = option(None, "For each new code a near language that the model has: tur_Latn."),
     text: Annotated[Path | None, option(..., "Text of the new languages, one sentence a line.")] = None,
-    characters: bool = option(False, "Add the characters of the text that the vocabulary lacks.", "--characters"),
+    characters: bool = option(False, "Add the characters of the text that the vocabulary lacks."),
     pieces: int = option(0, "Add so many pieces, learnt from the text.", min=0),
     force: options.Force = False,
 ) -> None:
@@ -105,9 +105,7 @@ def calibrate(
 def drop_auxiliaries(
     model: Annotated[Path, argument(..., "Model folder of a system ms-...: a run's average/ or best/.")],
     output: options.ModelToWrite,
-    auxiliary: int | None = option(
-        None, "Take the auxiliary decoder on this encoder layer, not the main one.", metavar="LAYER", min=1
-    ),
+    auxiliary: int | None = option(None, "Take the auxiliary on this encoder layer.", metavar="LAYER", min=1),
     force: options.Force = False,
 ) -> None:
     """Drop the auxiliary decoders of a model with multi-level supervision: a smaller model with the same translations.

@@ -76,28 +76,23 @@ def error_response(error: Exception) -> JSONResponse:
 
 
 class RequestLog:
-    """Logs each request of API and page as a line of JSON, and calls `observe` with its Record and its seconds.
+    """Logs each request of API and page as a line of JSON, and calls `observe` with its Record and its seconds."""
 
-    addresses: log clients' addresses as they are, else hashed with a random key of this process.
-    """
-
-    def __init__(self, observe: Callable[[Record, float], None] | None = None, addresses: bool = False) -> None:
-        self.observe, self.addresses = observe, addresses
-        self._salt = secrets.token_bytes(16)
+    def __init__(self, observe: Callable[[Record, float], None] | None = None) -> None:
+        self.observe, self._salt = observe, secrets.token_bytes(16)
 
     def write(self, record: Record, client: str) -> None:
-        """Writes the log line of a finished request; client: the client's address."""
+        """Writes the log line of a finished request; client: the address, logged hashed with a key of this process."""
         seconds = time.monotonic() - record.started
         if self.observe:
             self.observe(record, seconds)
-        hashed = hmac.new(self._salt, client.encode(), hashlib.sha256).hexdigest()[:12]
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "method": record.method,
             "path": record.path,
             "status": record.status,
             "seconds": round(seconds, 4),
-            "client": client if self.addresses else hashed,
+            "client": hmac.new(self._salt, client.encode(), hashlib.sha256).hexdigest()[:12],
             **record.said,
         }
         logger.info("%s", json.dumps(line))

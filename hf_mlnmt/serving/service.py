@@ -84,18 +84,12 @@ class Api:
         self.log = log or RequestLog()
         self.ending = asyncio.Event()
 
-    def admit(self, request: Request, given: dict[str, Any]) -> None:
-        """Counts a request. Raises: Overloaded if the server is ending; HTTPException 403 if it has keys and the
-        request has none of them, 429 for too many requests."""
-        self.check_ending()
-        self.authorize(request, given)
-
     def check_ending(self) -> None:
         """Raises Overloaded if the server is ending."""
         if self.ending.is_set():
             raise Overloaded("the server is about to end")
 
-    def authorize(self, request: Request, given: dict[str, Any]) -> None:
+    def admit(self, request: Request, given: dict[str, Any]) -> None:
         """Counts a request and checks its key. Raises: HTTPException 403 without a known key, 429 for too many."""
         key = given.get("api_key") or given.get("apiKey") or _bearer(request)
         known = bool(key) and isinstance(key, str) and is_known(key, self.keys)
@@ -147,12 +141,7 @@ class Api:
         return [found.taken_as or found.language for found in detected], detected
 
     async def translate(
-        self,
-        record: Record,
-        texts: Sequence[str],
-        sources: Sequence[str | None],
-        target: str | None,
-        **options: Any,
+        self, record: Record, texts: Sequence[str], sources: Sequence[str | None], target: str | None, **options: Any
     ) -> Translations:
         """Translates each text from its language; a text in the target language is returned as it is.
 

@@ -591,10 +591,7 @@ def test_encodings():
     latin = PO.replace("UTF-8", "ISO-8859-1").encode()
     with pytest.raises(UserError, match="ISO-8859-1 lacks characters of the translation"):
         translated(latin, ".po", lambda text: same("\u0142"))
-    for content, said in (
-        (b"<meta charset=x-y>a", "'x-y' is unknown"),
-        (b"a\xff", "byte 1 is not UTF-8"),
-    ):
+    for content, said in ((b"<meta charset=x-y>a", "'x-y' is unknown"), (b"a\xff", "byte 1 is not UTF-8")):
         with pytest.raises(UserError, match=said):
             read_bytes(content, ".html")
     sixteen = "a dog\n".encode("utf-16")
