@@ -67,20 +67,17 @@ def attention(
     """
     from hf_mlnmt.analysis import self_attention, source_attention
     from hf_mlnmt.analysis.reading import between, draw_sample
-    from hf_mlnmt.common.languages import check_files
     from hf_mlnmt.evaluation.outputs import read_texts
 
     if side == "source" and set(what) != {"maps"}:
         raise UserError("--side source: for --what maps only; the others are of self-attention, or have no side.")
-    for model in models:
-        check_files(model.path, [source], [target] if target else [], (source_language, target_language))
     sources, targets = read_texts(source), read_texts(target) if target else None
     golden = source_attention.read_gold(read_texts(gold), gold, one_based) if gold else None
-    systems = between(load_systems(models, device), source_language, target_language)
+    languages = (source_language, target_language)
+    systems = between(load_systems(models, device, [source], [target] if target else [], languages), *languages)
     for name, parts in systems.items():
         if (used := parts.model.config._attn_implementation) != "eager":
             tell(f"{name}: attention is computed by 'eager' here, as {used!r} returns no weights")
-    languages = (source_language, target_language)
     drawn = draw_sample(systems, sources, targets, sample or None, seed, languages)
     classes = {name: type(parts.model).__name__ for name, parts in systems.items()}
     of: Any = side or "encoder"
@@ -315,19 +312,17 @@ def masking(
         hf-mlnmt analyse masking runs/m-10/average -s test.en -r test.de -o analysis
     """
     from hf_mlnmt.analysis.masking import masking_study
-    from hf_mlnmt.common.languages import check_files
     from hf_mlnmt.evaluation.outputs import read_references, read_texts
     from hf_mlnmt.evaluation.scores import check_counts, scoring_options
 
     language = scoring_options([protocol], ["BLEU"], language, None, reference[0])["language"]
-    for model in models:
-        check_files(model.path, [source], reference, decoding.told)
     sources, references = read_texts(source), read_references(reference)
     check_counts(sources, references, [str(source), *map(str, reference)])
     how: dict[str, Any] = {"protocol": protocol, "language": language}
     how |= {"bootstrap": bootstrap, "trials": trials, "seed": seed}
     questions: Any = what or None
-    study = masking_study(load_systems(models, device), sources, references, questions, decoding.given, tell, **how)
+    systems = load_systems(models, device, [source], reference, decoding.told)
+    study = masking_study(systems, sources, references, questions, decoding.given, tell, **how)
     study.note = f"{len(sources):,} sentences of {source.name}; † p < 0.05, ‡ p < 0.01"
     files = {"source": str(source), "references": [str(path) for path in reference]}
     finish(study, output, {**files, **how, "decoding": decoding.given})
@@ -366,17 +361,15 @@ def probe(
     """
     from hf_mlnmt.analysis.embeddings import read_pairs, similarity_study
     from hf_mlnmt.analysis.probing import make_tasks, probing_study, read_sizes, senteval_tasks
-    from hf_mlnmt.common.languages import check_files
     from hf_mlnmt.data.lines import read_lines
 
     if not text and not senteval and not pairs:
         raise UserError("probe needs sentences: --text FILE, --senteval FILE or FOLDER, or --pairs FILE.")
     unnamed = [file.path for file in text or () if not file.name]
-    for model in models:
-        check_files(model.path, [*unnamed, *(pairs or ())], told=(source_language, target_language))
     scored = {str(path): read_pairs(path) for path in pairs or []}
     texts = {file.name: file.path for file in text or []}
-    systems = load_systems(models, device)
+    languages = (source_language, target_language)
+    systems = load_systems(models, device, [*unnamed, *(pairs or ())], (), languages)
     row = int(pooling) if pooling and pooling.isdigit() else None
     if scored:
         similarities = similarity_study(systems, scored, source_language, pooling if row is None else row)
@@ -384,7 +377,6 @@ def probe(
     if not text and not senteval:
         return
     lines = {name: list(read_lines(path)) for name, path in texts.items()}
-    languages = (source_language, target_language)
     tasks = make_tasks(systems, lines, task or None, seed, read_sizes(sizes), words, languages) if lines else []
     tasks += senteval_tasks(senteval or [])
     place = pooling if row is None else f"row {row}"

@@ -78,18 +78,10 @@ def back_translate(
     noise: dict[str, Any] = {"drop": drop_words, "replace": replace_words, "swap": swap_words, "filler": filler}
     chosen = Method(method, decoding.num_beams, **of_method, **noise)
     reasons = None if drop is None else () if drop == "none" else tuple(name.strip() for name in drop.split(","))
-    of_search: dict[str, Any] = {name: getattr(decoding, name) for name in _SETTINGS}
-    settings = back_translation.Settings(
-        limit=limit,
-        drop=reasons,
-        max_ratio=max_ratio,
-        bad_lines=bad_lines,
-        window=window,
-        dtype=dtype,
-        references=tuple(map(str, reference or ())),
-        reverse=reverse,
-        **of_search,
-    )
+    told: dict[str, Any] = {name: getattr(decoding, name) for name in _SETTINGS}
+    told |= {"limit": limit, "drop": reasons, "max_ratio": max_ratio, "bad_lines": bad_lines, "window": window}
+    told |= {"dtype": dtype, "references": tuple(map(str, reference or ())), "reverse": reverse}
+    settings = back_translation.Settings(**told)
     how: dict[str, Any] = {"forward": forward, "tag": tag, "device": device, "revision": revision}
     silence()
     options.use_machine(threads)

@@ -78,8 +78,7 @@ def evaluate(
     from hf_mlnmt.evaluation.perplexity import is_language_model
 
     of_scores: dict[str, Any] = {"--hypothesis": hypothesis, "--name": name, "--language": language}
-    of_scores |= {"--tokenize": tokenize, "--save-translations": save_translations}
-    of_scores |= {"--robustness": robustness}
+    of_scores |= {"--tokenize": tokenize, "--save-translations": save_translations, "--robustness": robustness}
     if matrix:
         others = {"--reference": reference, "--source": source, "--perplexity": perplexity, **of_scores}
         refuse(others | {"options of the search": decoding.given}, "--matrix does not read this. Leave it out.")
@@ -89,14 +88,8 @@ def evaluate(
     if not reference:
         raise UserError("Give the references: --reference FILE.")
     if scores_file is not None:
-        others = {
-            **of_scores,
-            "--protocol": protocol,
-            "--metric": metric,
-            "--output": output,
-            "--perplexity": perplexity,
-        }
-        refuse(others, "--scores does not read this. Leave it out.")
+        of_scores |= {"--protocol": protocol, "--metric": metric, "--output": output, "--perplexity": perplexity}
+        refuse(of_scores, "--scores does not read this. Leave it out.")
         if model is None or len(source or []) != 1 or len(reference) != 1:
             raise UserError("--scores needs a model, one --source and one --reference, its translations.")
         _given(model, (source or [])[0], reference[0], scores_file, decoding, device)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -187,19 +187,9 @@ def reranker(
     options.use_machine()
     from hf_mlnmt.analysis.tuning import make_reranker
 
-    made = make_reranker(
-        model,
-        source,
-        reference,
-        output,
-        feature,
-        replace(decoding, seed=seed if decoding.do_sample else None),
-        metric=metric,
-        samples=samples,
-        seed=seed,
-        device=device,
-        shown=decoding.progress,
-    )
+    decoding = replace(decoding, seed=seed if decoding.do_sample else None)
+    how: dict[str, Any] = {"metric": metric, "samples": samples, "seed": seed, "device": device}
+    made = make_reranker(model, source, reference, output, feature, decoding, shown=decoding.progress, **how)
     said, weights = made["made_from"], ", ".join(f"{name} {weight:.3g}" for name, weight in made["features"].items())
     typer.echo(f"{output}: {weights}")
     typer.echo(

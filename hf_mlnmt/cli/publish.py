@@ -4,7 +4,7 @@ import re
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import argument, option
@@ -80,19 +80,10 @@ def publish(
         if space:
             (check_static_space if static else check_space_folder)(beside)
         languages = (source_language, target_language) if source_language and target_language else None
-        built = build_folder(
-            model,
-            target,
-            name=push or (output.resolve().name if output else None),
-            licence=licence,
-            languages=languages,
-            results=results,
-            space=space,
-            dtype=dtype,
-            confirm_licence=confirm_licence,
-            base_models=base_model or (),
-            tell=console.print,
-        )
+        name = push or (output.resolve().name if output else None)
+        of_card: dict[str, Any] = {"name": name, "licence": licence, "languages": languages, "results": results}
+        of_card |= {"space": space, "confirm_licence": confirm_licence, "base_models": base_model or ()}
+        built = build_folder(model, target, dtype=dtype, tell=console.print, **of_card)
         if space and static:
             console.print("exporting for the browser, and fetching what runs it")
             build_static_space(built.facts, target, beside, space)

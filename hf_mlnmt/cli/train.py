@@ -67,16 +67,9 @@ def train(
 
     named = recipe or []
     if pair is None:
-        of_pair: dict[str, Any] = {
-            "--from": from_,
-            "--to": to,
-            "--dev": dev,
-            "--test": test,
-            "--text": text,
-            "--init-from": init_from,
-        }
+        of_pair: dict[str, Any] = {"--from": from_, "--to": to, "--dev": dev, "--test": test, "--text": text}
         of_pair |= {"--bad-lines": bad_lines != "error", "--keep-accelerators": keep_accelerators}
-        of_pair |= {"--student": student, "--teacher": teacher, "--reverse": reverse}
+        of_pair |= {"--init-from": init_from, "--student": student, "--teacher": teacher, "--reverse": reverse}
         options.refuse(of_pair, "is of --pair; a recipe says it with its keys (languages, data, rounds, init_from).")
         if len(named) != 1:
             raise UserError(

@@ -42,7 +42,7 @@ _TAG_OR_CODE = re.compile(  # groups: a line's end, a tab, another code of C, an
     rf"((?:\\r)?\\n|\\r)|(\\t)|(\\x[\da-fA-F]+|\\[abfv0-7]+)|(\\.)|((?<!%)</?[a-zA-Z0-9][^<>]*>|&#?\w+;|{SPACED})"
 )
 _NAMED = re.compile(r"%(?:[({]|<\w|\d+\$|\d+%?$|%$)|\{\w|\$")  # placeholders whose order is free
-# Plural-Forms of languages with another rule than (2, "n != 1"), as in gettext's manual.
+# How many plural forms languages have, and the rule that computes a number's form, where it is not (2, "n != 1").
 _SLAVIC = "n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2"
 _PLURALS = {
     "ja zh ko vi th id ms lo my km ka": (1, "0"),
@@ -57,13 +57,7 @@ _PLURALS = {
     "ga": (5, "n==1 ? 0 : n==2 ? 1 : n<7 ? 2 : n<11 ? 3 : 4"),
     "ar": (6, "n==0 ? 0 : n==1 ? 1 : n==2 ? 2 : n%100>=3 && n%100<=10 ? 3 : n%100>=11 ? 4 : 5"),
 }
-
-
-def plural_forms(language: str) -> tuple[int, str]:
-    """Returns how many plural forms a language has, and gettext's rule that computes a number's form."""
-    own = ((forms, names.split()) for names, forms in _PLURALS.items())
-    rule = {name: forms for forms, names in own for name in names}
-    return rule.get(language) or rule.get(base_language(language)) or (2, "n != 1")
+_RULES = {name: rule for names, rule in _PLURALS.items() for name in names.split()}
 
 
 def text_of_program(
@@ -239,7 +233,7 @@ def _header(header: str, language: str | None, newline: str, plurals: bool) -> s
     header = header.replace("charset=CHARSET", "charset=UTF-8")
     if not language:
         return header
-    count, rule = plural_forms(language)
+    count, rule = _RULES.get(language) or _RULES.get(base_language(language)) or (2, "n != 1")
     fields = {"Language": language.replace("-", "_"), "Plural-Forms": f"nplurals={count}; plural=({rule});"}
     was = re.search(r"(?<![\w-])Language: *(\w+)", header)
     other = was is not None and base_language(was[1]) != base_language(language) and not plurals

@@ -83,7 +83,7 @@ def read_localised(content: bytes, reading: Reading, ending: str) -> Document:
 def _store(content: bytes, ending: str) -> Any:
     """Returns the toolkit's empty store for a file; some endings have several kinds. Raises: ImportError."""
     module, name = STORES[ending].split(".")
-    if ending == ".properties" and not _is_utf8(content):
+    if ending == ".properties" and "\ufffd" in content.decode(errors="replace"):  # it is Latin-1
         name = "javafile"
     elif ending == ".strings" and content[:2] in (b"\xff\xfe", b"\xfe\xff"):
         name = "stringsfile"
@@ -95,14 +95,6 @@ def _store(content: bytes, ending: str) -> Any:
 def _tags(store: Any) -> list[str]:
     """Returns the categories of plurals in a file, in the toolkit's order."""
     return getattr(store, "target_plural_tags", None) or store.get_plural_tags()
-
-
-def _is_utf8(content: bytes) -> bool:
-    try:
-        content.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _forms(unit: Any, ending: str, tags: list[str]) -> list[tuple[str, str]]:

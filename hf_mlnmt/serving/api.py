@@ -191,22 +191,20 @@ class Metrics:
         yield tokens
 
 
-def options_model(limits: Limits) -> type[BaseModel]:
-    """Makes the model of the body of /v1/translate: texts, languages, and OPTIONS with the limits as maxima."""
+def body_models(limits: Limits) -> tuple[type[BaseModel], type[BaseModel]]:
+    """Makes the models of the bodies of /v1/translate (texts, languages, and OPTIONS with the limits as maxima) and of
+    /v1/complete (a sentence, a prefix of its translation, and OF_COMPLETIONS)."""
     texts = {"texts": (str | list[str], Field(description="A text, or several."))}
-    return _body_model("TextsToTranslate", "Texts to translate", limits, texts, OPTIONS)
-
-
-def completions_model(limits: Limits) -> type[BaseModel]:
-    """Makes the model of the body of /v1/complete: a sentence, a prefix of its translation, and OF_COMPLETIONS."""
-    about = _KNOWN["target_prefix"].metadata["help"]
     many = Field(min(5, limits.n_best), ge=1, le=limits.n_best, description="So many of the likeliest next words.")
-    given = {
+    sentence = {
         "text": (str, Field(description="A sentence.")),
-        "prefix": (str, Field("", description=about)),
+        "prefix": (str, Field("", description=_KNOWN["target_prefix"].metadata["help"])),
         "alternatives": (int, many),
     }
-    return _body_model("SentenceToComplete", "A sentence whose translation is to go on", limits, given, OF_COMPLETIONS)
+    return (
+        _body_model("TextsToTranslate", "Texts to translate", limits, texts, OPTIONS),
+        _body_model("SentenceToComplete", "A sentence whose translation is to go on", limits, sentence, OF_COMPLETIONS),
+    )
 
 
 def _body_model(
@@ -423,7 +421,7 @@ async def translate_file(request: Request, api: Served) -> Response:
         raise LimitPassed("file_bytes", len(content), limits.file_bytes, "bytes of the file")
     async with api.within("file_seconds"):
         ((best, *_),), _ = await api.documents(record, [content], suffix, given["source"], given["target"])
-    token = api.downloads.add(f"{stem}_{given['target']}.{ending}", FORMATS[suffix].media_type, best)
+    token = api.downloads.add(f"{stem}_{given['target']}.{ending}", best)
     host = request.headers.get("host", "")
     counts = {name: record.said[name] for name in ("untranslated", "doubtful") if name in record.said}
     return JSONResponse({"translatedFileUrl": f"{request.scope['scheme']}://{host}/download_file/{token}", **counts})
@@ -432,13 +430,13 @@ async def translate_file(request: Request, api: Served) -> Response:
 @_get("/download_file/{token}", response_class=Response)
 async def download_file(token: str, api: Served) -> Response:
     """Fetch a translated file."""
-    name, media_type, content = api.downloads.get(token)
+    name, content = api.downloads.get(token)
     headers = {
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, errors='replace')}",
         "Content-Security-Policy": "sandbox; default-src 'none'",
         "Cache-Control": "no-store",
     }
-    return Response(content, media_type=media_type, headers=headers)
+    return Response(content, media_type="application/octet-stream", headers=headers)
 
 
 @_get("/health", responses={503: {"model": Error}})
@@ -550,7 +548,7 @@ def make_app(
         separate_input_output_schemas=False,
     )
     app.state.api, app.state.metrics, app.state.end = api, metrics, api.ending.set
-    app.state.options_model, app.state.completions_model = options_model(api.limits), completions_model(api.limits)
+    app.state.options_model, app.state.completions_model = body_models(api.limits)
     app.add_middleware(Gate, limits=api.limits, log=api.log, hosts=hosts, ending=api.ending)
     if cors:
         headers = ["Authorization", "Content-Type"]

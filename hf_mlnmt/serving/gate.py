@@ -205,14 +205,9 @@ class Gate:
 
     async def _body(self, scope: Any, receive: Receive) -> bytes | None:
         """Reads the body; None if the client has left. Raises: LimitPassed, once it is read or 20 times too large."""
-        is_file = scope["path"] == FILES
-        limit = self.limits.file_bytes + _FORM if is_file else self.limits.body_bytes
-        headers = dict(scope["headers"])
+        limits, is_file = self.limits, scope["path"] == FILES
+        name, limit = ("file_bytes", limits.file_bytes + _FORM) if is_file else ("body_bytes", limits.body_bytes)
         size, parts = 0, []
-        waits = headers.get(b"expect", b"").lower() == b"100-continue"
-        declared = headers.get(b"content-length", b"0")
-        if waits and declared.isdigit() and int(declared) > limit:
-            raise _too_large(is_file, int(declared), limit)
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -222,16 +217,11 @@ class Gate:
                 parts.append(message.get("body", b""))
             # Most clients read an answer only after sending the whole body, so too large a body is read and discarded.
             if size > 20 * limit or (size > limit and not message.get("more_body")):
-                raise _too_large(is_file, size, limit)
+                error = LimitPassed(name, f"{size} bytes or more", limit, "the request is too large")
+                error.headers = {"Connection": "close"}
+                raise error
             if not message.get("more_body"):
                 return b"".join(parts)
-
-
-def _too_large(is_file: bool, size: int, limit: int) -> LimitPassed:
-    name = "file_bytes" if is_file else "body_bytes"
-    error = LimitPassed(name, f"{size} bytes or more", limit, "the request is too large")
-    error.headers = {"Connection": "close"}
-    return error
 
 
 def client_of(scope: Any) -> str:

@@ -36,24 +36,24 @@ class Downloads:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self._files: OrderedDict[str, tuple[float, str, str, bytes]] = OrderedDict()  # (expiry, name, type, content)
+        self._files: OrderedDict[str, tuple[float, str, bytes]] = OrderedDict()  # (expiry, name, content)
 
-    def add(self, name: str, kind: str, content: bytes) -> str:
+    def add(self, name: str, content: bytes) -> str:
         """Stores a file, drops files that are too old or too many, and returns the new file's token."""
         token = secrets.token_urlsafe(24)
-        self._files[token] = time.monotonic() + self.limits.download_seconds, name, kind, content
+        self._files[token] = time.monotonic() + self.limits.download_seconds, name, content
         self._forget()
         return token
 
-    def get(self, token: str) -> tuple[str, str, bytes]:
-        """Returns (name, media type, content) of a file. Raises: HTTPException 404 for an unknown or expired token."""
+    def get(self, token: str) -> tuple[str, bytes]:
+        """Returns (name, content) of a file. Raises: HTTPException 404 for an unknown or expired token."""
         self._forget()
         if token not in self._files:
             raise HTTPException(404, "no such file: it is kept for a while only")
         return self._files[token][1:]
 
     def _forget(self) -> None:
-        now, size = time.monotonic(), sum(len(file[3]) for file in self._files.values())
+        now, size = time.monotonic(), sum(len(content) for *_, content in self._files.values())
         while self._files:
             end, *_, content = next(iter(self._files.values()))
             if now < end and size <= self.limits.download_bytes:
