@@ -32,16 +32,16 @@ _TOGETHER = 500  # texts that are given to the batcher in one call
 
 
 class Downloads:
-    """Keeps translated files in memory under random tokens, for `download_seconds` and up to `download_bytes`."""
+    """Keeps translated files in memory under random tokens, for some seconds; of more than `most` bytes the newest."""
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self, seconds: float = 600.0, most: int = 64_000_000) -> None:
+        self.seconds, self.most = seconds, most
         self._files: OrderedDict[str, tuple[float, str, bytes]] = OrderedDict()  # (expiry, name, content)
 
     def add(self, name: str, content: bytes) -> str:
         """Stores a file, drops files that are too old or too many, and returns the new file's token."""
         token = secrets.token_urlsafe(24)
-        self._files[token] = time.monotonic() + self.limits.download_seconds, name, content
+        self._files[token] = time.monotonic() + self.seconds, name, content
         self._forget()
         return token
 
@@ -56,7 +56,7 @@ class Downloads:
         now, size = time.monotonic(), sum(len(content) for *_, content in self._files.values())
         while self._files:
             end, *_, content = next(iter(self._files.values()))
-            if now < end and size <= self.limits.download_bytes:
+            if now < end and size <= self.most:
                 return
             size -= len(content)
             self._files.popitem(last=False)
@@ -80,7 +80,7 @@ class Api:
         self, batcher: Batcher, limits: Limits | None = None, keys: Collection[str] = (), log: RequestLog | None = None
     ) -> None:
         self.batcher, self.limits, self.keys = batcher, limits or Limits(), [*map(hashed, keys)]
-        self.rate, self.downloads = RequestsAMinute(self.limits.requests), Downloads(self.limits)
+        self.rate, self.downloads = RequestsAMinute(self.limits.requests), Downloads()
         self.log = log or RequestLog()
         self.ending = asyncio.Event()
 

@@ -722,7 +722,7 @@ def test_files_that_are_refused(client, name):
 def test_translated_files_are_kept_for_a_while_and_up_to_a_size(monkeypatch):
     now = 0.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    files = Downloads(Limits(download_bytes=10, download_seconds=60))
+    files = Downloads(60, 10)
     first, second = files.add("a", b"12345"), files.add("b", b"12345")
     assert files.get(first)[1] == b"12345"
     third = files.add("c", b"1")
