@@ -558,15 +558,8 @@ def make_app(
         ("/v1/translate", translate_v1, Answer, app.state.options_model),
         ("/v1/complete", complete_v1, Completions, app.state.completions_model),
     ):
-        app.add_api_route(
-            path,
-            endpoint,
-            methods=["POST"],
-            response_model=answer,
-            responses=_ERRORS,
-            openapi_extra=_body(body.model_json_schema(), "application/json"),
-            tags=["ours"],
-        )
+        schema = _body(body.model_json_schema(), "application/json")
+        app.post(path, response_model=answer, responses=_ERRORS, openapi_extra=schema, tags=["ours"])(endpoint)
     _add_page(app, api, page)
     _answer_errors(app)
     return app

@@ -156,14 +156,9 @@ class _Page:
         with self.gradio.Accordion("Terms and a beginning", open=False):
             label = "The translation begins with"
             self.set["beginning"] = self.gradio.Textbox(label=label, max_length=LIVE, elem_id="beginning")
-            self.set["terms"] = self.gradio.Textbox(
-                label="Terms",
-                info="A line each: a word of the text = its translation, or several with | between them.",
-                placeholder="kernel = Kern | Kernel",
-                lines=3,
-                max_length=self.api.limits.text_characters,
-                elem_id="terms",
-            )
+            info = "A line each: a word of the text = its translation, or several with | between them."
+            box = {"placeholder": "kernel = Kern | Kernel", "lines": 3, "max_length": self.api.limits.text_characters}
+            self.set["terms"] = self.gradio.Textbox(label="Terms", info=info, elem_id="terms", **box)
             kinds = [(f"{kind.capitalize()}s", kind) for kind in PATTERNS]
             self.set["keep"] = self.gradio.CheckboxGroup(kinds, label="Kept as they are", elem_id="keep")
 
