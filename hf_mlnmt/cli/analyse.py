@@ -366,10 +366,10 @@ def probe(
     if not text and not senteval and not pairs:
         raise UserError("probe needs sentences: --text FILE, --senteval FILE or FOLDER, or --pairs FILE.")
     unnamed = [file.path for file in text or () if not file.name]
-    scored = {str(path): read_pairs(path) for path in pairs or []}
     texts = {file.name: file.path for file in text or []}
     languages = (source_language, target_language)
     systems = load_systems(models, device, [*unnamed, *(pairs or ())], (), languages)
+    scored = {str(path): read_pairs(path) for path in pairs or []}
     row = int(pooling) if pooling and pooling.isdigit() else None
     if scored:
         similarities = similarity_study(systems, scored, source_language, pooling if row is None else row)
