@@ -35,7 +35,9 @@ def attention(
     output: options.OutputFolder,
     what: list[What] = option(..., "The question; give it again for more.", "--what", "-w"),
     target: Path | None = option(None, "Translations to look at. Default: the model's greedy ones.", "--target", "-t"),
-    side: Literal["encoder", "decoder", "source"] | None = option(None, "Whose self-attention; maps: also source."),
+    side: Literal["encoder", "decoder", "source"] | None = option(
+        None, "Self-attention of encoder or decoder; for maps also the attention over the source."
+    ),
     sample: int = option(1000, "Sentences to draw from the file; 0: all.", min=0),
     seed: int = option(1, "Seed of the sample.", min=0),
     layer: int | None = option(None, "alignments, maps, coverage: one decoder layer, from 1.", min=1),
@@ -388,7 +390,9 @@ def probe(
 
 def retrieve(
     model: NamedPath = named_argument(..., "Model folder or Hub name, or NAME=PATH."),
-    files: list[NamedPath] = named_argument(..., "Two or more, alike line by line.", metavar="LANGUAGE=FILE"),
+    files: list[NamedPath] = named_argument(
+        ..., "Files of two or more languages; line i says the same in all of them.", metavar="LANGUAGE=FILE"
+    ),
     also: list[NamedPath] | None = named_option(None, "Another model to stand beside it; again for more."),
     pooling: options.Pooling = None,
     target_language: options.To = None,

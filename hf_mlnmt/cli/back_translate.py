@@ -28,7 +28,8 @@ def back_translate(
     files: list[Path] | None = argument(None, "Text files, one sentence a line, plain or packed, one after the other."),
     output: Path | None = options.output(None, "Folder for source.txt, target.txt and manifest.json."),
     method: Literal["beam", "greedy", "sampling", "top-k", "noised", "copied"] = _of_method(
-        "beam", "Of translating: 5 beams, greedily, draws, draws from the best 10, beams with noise; or copy the text."
+        "beam",
+        "Beam search (5 beams), greedy search, draws, draws from the best 10, beams with noise, or the text itself.",
     ),
     forward: bool = _of_method(False, "The text is the source, the model's output the target."),
     drop_words: float | None = _of_method(None, "noised: probability that a word goes, 0.1."),

@@ -20,9 +20,11 @@ def compare(
     systems: list[NamedPath] = named_argument(
         ..., "Files, models, runs, results, comparisons, the baseline first; NAME again: a seed; {test}: the test set."
     ),
-    reference: list[NamedPath] | None = named_option(None, "References.", "--reference", "-r", metavar="[TEST=]FILE"),
+    reference: list[NamedPath] | None = named_option(
+        None, "References of a test set; again for more.", "--reference", "-r", metavar="[TEST=]FILE"
+    ),
     source: list[NamedPath] | None = named_option(
-        None, "For models, lengths.", "--source", "-s", metavar="[TEST=]FILE"
+        None, "Sources: what models translate, and for lengths.", "--source", "-s", metavar="[TEST=]FILE"
     ),
     output: Path | None = options.output_folder(None, "Folder of the comparison, new or to be added to."),
     html: Path | None = option(None, "Write one page here: tables, plots, every sentence with differences marked."),
@@ -37,9 +39,13 @@ def compare(
     methods: bool = option(False, "The runs are ways to train: recipe, data and budget may differ."),
     groups: str = _of_look("iwslt", "Lengths of sources: wmt, iwslt, or where groups begin, 10,20.", "--groups", "-g"),
     tokenizer: str | None = _of_look(None, "Count lengths in this model's source subwords, not in words."),
-    language_text: list[NamedPath] | None = _named_look(None, "A language that outputs may have.", metavar="XX=FILE"),
+    language_text: list[NamedPath] | None = _named_look(
+        None, "Text of a language that outputs may be in.", metavar="XX=FILE"
+    ),
     differences: int = _of_look(20, "Sentences to show each way, of each system.", min=0),
-    lm: list[NamedPath] | None = _named_look(None, "A language model, for perplexity.", metavar="NAME=PATH"),
+    lm: list[NamedPath] | None = _named_look(
+        None, "Perplexity of the references by this language model.", metavar="NAME=PATH"
+    ),
     *,
     decoding: DecodingOptions,
     device: options.Device = None,

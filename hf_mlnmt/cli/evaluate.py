@@ -34,9 +34,13 @@ _of_files = partial(option, rich_help_panel="What is written")
 @decoding_options(*TRANSLATION)
 def evaluate(
     model: str | None = argument(None, "Model folder, or a model's name on the Hub; with --matrix a run's folder."),
-    reference: list[Path] | None = option(None, "References, or texts of a perplexity.", "--reference", "-r"),
+    reference: list[Path] | None = option(
+        None, "References (plain or packed); again for more. Of a perplexity: the texts.", "--reference", "-r"
+    ),
     hypothesis: Path | None = option(None, "Translations to score (plain or packed).", "--hypothesis", "-i"),
-    source: list[Path] | None = option(None, "What is translated; of a perplexity several.", "--source", "-s"),
+    source: list[Path] | None = option(
+        None, "Sentences to translate. Of a perplexity: those of each reference.", "--source", "-s"
+    ),
     perplexity: bool = option(False, "How well the model predicts the references, given the sources."),
     matrix: bool = option(False, "The scores of a run of many languages, from each into each."),
     robustness: bool = option(False, "Also BLEU of the test set in CAPITALS, with typos, emoji... (a model's)."),
@@ -47,11 +51,13 @@ def evaluate(
     bootstrap: Bootstrap = 1000,
     seed: Seed = 12345,
     data: Path | None = option(None, "With --matrix, the recipe's data: counts wrong languages.", "--data", "-d"),
-    save_translations: Path | None = _of_files(None, "Write the translations here; once stopped, it goes on."),
+    save_translations: Path | None = _of_files(None, "Write the model's translations here too, one a line."),
     scores_file: Path | None = _of_files(
         None, "Of references as translations of --source: ln P and its score by length; .jsonl: tokens.", "--scores"
     ),
-    output: Path | None = _of_files(None, "Results file to write or add to; a matrix's folder.", "--output", "-o"),
+    output: Path | None = _of_files(
+        None, "Results file (JSON) to write or add to. Of a matrix: a folder, else the run's.", "--output", "-o"
+    ),
     name: str | None = _of_files(None, "The system's name in the results. Default: the model's or the file's."),
     test_set: str | None = _of_files(None, "The test set's name in the results. Default: the reference's file name."),
     *,

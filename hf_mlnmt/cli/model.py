@@ -105,7 +105,9 @@ def calibrate(
 def drop_auxiliaries(
     model: Annotated[Path, argument(..., "Model folder of a system ms-...: a run's average/ or best/.")],
     output: options.ModelToWrite,
-    auxiliary: int | None = option(None, "Take the auxiliary on this encoder layer.", metavar="LAYER", min=1),
+    auxiliary: int | None = option(
+        None, "Take the auxiliary decoder on this encoder layer, not the main one.", metavar="LAYER", min=1
+    ),
     force: options.Force = False,
 ) -> None:
     """Drop the auxiliary decoders of a model with multi-level supervision: a smaller model with the same translations.

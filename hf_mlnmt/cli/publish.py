@@ -21,14 +21,20 @@ def publish(
     push: str | None = _of_upload(None, "Upload to this Hub repository.", metavar="OWNER/NAME"),
     space: str | None = _of_upload(None, "Also a Space that shows the model, in OUTPUT-space.", metavar="OWNER/NAME"),
     static: bool = _of_upload(False, "The Space is a page that translates in the reader's browser; fetched by npm."),
-    private: bool | None = _of_upload(None, "A new repository's; default: the owner's.", "--private/--public"),
+    private: bool | None = _of_upload(
+        None, "Who may see a new repository. Default: as its owner has set for all.", "--private/--public"
+    ),
     create_pr: bool = _of_upload(False, "Upload into a pull request."),
     revision: str | None = _of_upload(None, "Upload to this branch; made if it is not there."),
-    collection: str | None = _of_upload(None, "Put it into this collection: slug or title.", metavar="NAME"),
+    collection: str | None = _of_upload(
+        None, "Add the model to this collection: a slug, or a title, made if it is not there.", metavar="NAME"
+    ),
     dry_run: bool = option(False, "Build and check everything, list what would be written and asked."),
     licence: str | None = _of_card(None, "As the Hub spells it: apache-2.0, other:NAME.", "--licence", "--license"),
-    confirm_licence: bool = _of_card(False, "Though --licence allows more than that of data or base model."),
-    base_model: list[str] | None = _of_card(None, "Made of it; default: as recorded.", metavar="OWNER/NAME"),
+    confirm_licence: bool = _of_card(False, "Publish though --licence gives more than that of data or base model."),
+    base_model: list[str] | None = _of_card(
+        None, "A model of the Hub that it was made of; repeat it. Default: what its results name.", metavar="OWNER/NAME"
+    ),
     source_language: options.From = None,
     target_language: options.To = None,
     results: Path | None = _of_card(None, "Results file with the card's scores. Default: the model's results.json."),

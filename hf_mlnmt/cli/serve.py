@@ -12,13 +12,19 @@ PANEL = "Translate"
 
 @limits_options
 def serve(
-    models: list[str] = argument(..., "Folders or Hub names; en-de=MODEL says the pair.", metavar="[FROM-TO=]MODEL..."),
+    models: list[str] = argument(
+        ..., "Model folders or Hub names; en-de=MODEL names its pair of languages.", metavar="[FROM-TO=]MODEL"
+    ),
     *,
-    memory: list[str] | None = option(None, "A pair's memory; POST /v1/memory adds.", metavar="[FROM-TO=]FILE"),
+    memory: list[str] | None = option(
+        None, "Translation memory of a pair, which POST /v1/memory adds to; again for more.", metavar="[FROM-TO=]FILE"
+    ),
     host: str = option("127.0.0.1", "Address to listen at; 0.0.0.0: all of this machine."),
     port: int = option(5000, "Port; 0: any that is free.", min=0, max=65535),
     api_key_file: Path | None = option(None, "API keys, one a line: a request must name one. There is no page then."),
-    allow_host: list[str] | None = option(None, "A name of the server, or *.example.org; again.", metavar="NAME"),
+    allow_host: list[str] | None = option(
+        None, "A name that requests may give for the server, also *.example.org; again for more.", metavar="NAME"
+    ),
     no_page: bool = option(False, "Without the page at /."),
     cors: bool = option(False, "Let pages of any origin ask, in a browser."),
     batch_tokens: int = options.machine(4096, "Source tokens in a batch, padding included.", min=1, max=LARGEST),

@@ -19,9 +19,11 @@ _of_pair = partial(option, rich_help_panel="From two files, without a recipe")
 
 def train(
     recipe: list[str] | None = argument(
-        None, "A setup, as multi30k-ende, a folder like it, or YAML.", metavar="RECIPE"
+        None, "A setup such as multi30k-ende, a folder like it, or a YAML file.", metavar="RECIPE"
     ),
-    pair: tuple[str, str] | None = _of_pair(None, "Two files, or one of both languages.", metavar="SOURCE TARGET"),
+    pair: tuple[str, str] | None = _of_pair(
+        None, "Two files, line by line, or one of both languages (.tmx): a recipe is chosen.", metavar="SOURCE TARGET"
+    ),
     from_: str | None = _of_pair(None, "Code of the source language; unless told, train.en says en.", "--from"),
     to: str | None = _of_pair(None, "Code of the target language; the same."),
     bad_lines: Literal["error", "drop"] = _of_pair("error", "At broken lines of --pair: stop, or drop the pair."),
@@ -31,7 +33,7 @@ def train(
     text: str | None = _of_pair(None, "Target text to translate back and train on; with --student: source text."),
     init_from: str | None = _of_pair(None, "A trained model, a folder or Hub name, that is fine-tuned."),
     student: str | None = _of_pair(
-        None, "Learns of --teacher: student-tiny, student-base, student-self-attention.", metavar="SIZE"
+        None, "A student of --teacher is trained: student-tiny, student-base, student-self-attention.", metavar="SIZE"
     ),
     teacher: list[str] | None = _of_pair(None, "Model folder or Hub name. Give it again for an ensemble."),
     reverse: str | None = _of_pair(None, "Model of the other direction: what it finds unlikely is left out."),

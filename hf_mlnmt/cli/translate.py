@@ -25,7 +25,9 @@ def translate(
     *,
     decoding: DecodingOptions,
     format: Literal["text"] | None = option(None, "The files are lines of text, whatever their names say."),
-    output: Path | None = _of_output(None, "Write here; .gz: packed, .tmx: a memory.", "--output", "-o"),
+    output: Path | None = _of_output(
+        None, "Write here, packed as the name says, as a memory in .tmx; default: to stdout.", "--output", "-o"
+    ),
     jsonl: bool = _of_output(False, "A JSON object a line: source, translation, alignment, n_best."),
     scores: bool = _of_output(False, "With --jsonl: score, log probability and length."),
     prefix_file: Path | None = _of_search(None, "A line for each text: what its translation begins with."),

@@ -60,26 +60,20 @@ _PLURALS = {
 _RULES = {name: rule for names, rule in _PLURALS.items() for name in names.split()}
 
 
-def text_of_program(
-    raw: str,
-    reading: Reading,
-    form: Form,
-    tokens: Callable[[str], Iterator[Token]],
-    *,
-    icu: bool = False,
-    doubled: bool = False,
-    strict: bool = False,
-) -> Checked:
-    """Returns a text of a program, written `raw`, as a message; of ICU's messages (icu) each branch is one.
+def doubled(form: Form) -> Form:
+    """Returns the form of messages of Java and ICU, in which two apostrophes are one and a single one quotes."""
+    return form._replace(
+        read=lambda raw: form.read(raw).replace("''", "'"), quote=lambda text: form.quote(text.replace("'", "''"))
+    )
 
-    tokens: splits raw text into tokens. doubled: in messages of Java and ICU two apostrophes are one, a single one
-    quotes. strict: as of `message`.
+
+def text_of_program(
+    raw: str, reading: Reading, form: Form, tokens: Callable[[str], Iterator[Token]], icu: bool, strict: bool = False
+) -> Checked:
+    """Returns a text of a program, written `raw`, as a message; of a message of ICU (icu) each branch is a message.
+
+    tokens: splits raw text into tokens. strict: as of `message`.
     """
-    if doubled:
-        form = form._replace(
-            read=lambda raw, read=form.read: read(raw).replace("''", "'"),
-            quote=lambda text, quote=form.quote: quote(text.replace("'", "''")),
-        )
 
     def translate(text: str) -> Checked:
         return message([*passages(tokens(text), form, reading.check)], text, form, strict)
@@ -184,8 +178,9 @@ def read_po(text: str, reading: Reading) -> list[str | Passage | Checked]:
             name = "msgstr" if number is None else f"msgstr[{number}]"
             behind = text[last:end] if number == numbers[-1] else newline
             before += f'{name} ""{behind}'
-            how = {"icu": is_icu(raw), "doubled": java or is_icu(raw), "strict": strict}
-            whole += [f'{name} "', text_of_program(raw, reading, _PO, tokens, **how), f'"{behind}']
+            icu = is_icu(raw)
+            form = doubled(_PO) if java or icu else _PO
+            whole += [f'{name} "', text_of_program(raw, reading, form, tokens, icu, strict), f'"{behind}']
         before, mark = text[start:end] if len(numbers) == len(targets) else before, f"#, fuzzy{newline}"
         known = "fuzzy" in flags
         parts += [text[done:start], *([mark] if reading.fuzzy and not known else [])]

@@ -15,7 +15,7 @@ from typing import Any
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.placeholders import has_words
-from hf_mlnmt.documents.catalogue import SPACED, text_of_program
+from hf_mlnmt.documents.catalogue import SPACED, doubled, text_of_program
 from hf_mlnmt.documents.icu import TAGS, forms_of, is_icu, plural_categories
 from hf_mlnmt.documents.marked import PLAIN, Checked, Document, Passage, Reading, Token, check_text
 from hf_mlnmt.documents.plain import split_at, tag
@@ -132,8 +132,8 @@ def _message(raw: str, reading: Reading, ending: str) -> Checked:
     """Returns a text of a program, as a document has it; an ICU message by its branches."""
     icu = ending not in (".ts", ".strings", ".xml") and is_icu(raw)
     java = ending == ".properties" and re.search(r"\{\d", raw)
-    doubled = bool(java) or (icu and ending != ".arb")
-    return text_of_program(raw, reading, _FORM, _tokens, icu=icu, doubled=doubled)
+    form = doubled(_FORM) if java or (icu and ending != ".arb") else _FORM
+    return text_of_program(raw, reading, form, _tokens, icu)
 
 
 def _tokens(raw: str) -> Iterator[Token]:

@@ -15,7 +15,7 @@ from xml.parsers import expat
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.formats import UNTRANSLATED, in_xml
 from hf_mlnmt.data.placeholders import has_words
-from hf_mlnmt.documents.catalogue import SPACED, message, text_of_program
+from hf_mlnmt.documents.catalogue import SPACED, doubled, message, text_of_program
 from hf_mlnmt.documents.html import ATTRIBUTE, attributes, quoted
 from hf_mlnmt.documents.icu import is_icu
 from hf_mlnmt.documents.marked import Checked, Form, Passage, Reading, Token, passages
@@ -295,10 +295,8 @@ class _Xliff(Part):
         """Returns the text of some events as a message; lines: its line breaks are kept."""
         raw = self._raw(numbers)
         if is_icu(raw) and "<" not in raw:
-            form = self.form._replace(again=str)
-            return text_of_program(
-                raw, self.reading, form, lambda text: _with_tags(Token("text", text)), icu=True, doubled=True
-            )
+            form = doubled(self.form)._replace(again=str)
+            return text_of_program(raw, self.reading, form, lambda text: _with_tags(Token("text", text)), True)
         if is_icu(_said(raw)):
             return Checked([], str, raw, left=True)
         tokens = self.paragraph(numbers.start, numbers.stop)

@@ -177,7 +177,7 @@ class Batcher:
 
         Raises: UserError for unknown languages, models or options, Overloaded, TimedOut.
         """
-        route, results = self.models.route(source, target, model), []
+        route, results = self.models.route(source, target, model), list[list[Hypothesis]]()
         try:
             async with asyncio.timeout(timeout):
                 for number, leg in enumerate(route.legs, 1):
