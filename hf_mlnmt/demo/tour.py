@@ -15,7 +15,6 @@ from hf_mlnmt.demo import write_demo_corpus
 if TYPE_CHECKING:
     from rich.console import Console
 
-SETUP = "demo-ende"
 TEST_SENTENCES = 5  # that are shown with their translations
 BATCH_TOKENS = 1024  # of all processes together
 # Settings of a small tour: the model learns little, enough to see that every step works.
@@ -44,7 +43,7 @@ def tour(
         write_demo_corpus(data, seed=seed)
     console.print(f"{data}: train, val and test, English and German")
 
-    arguments = ["train", SETUP, "--data", str(data), "--output", str(run), "--seed", str(seed)]
+    arguments = ["train", "demo-ende", "--data", str(data), "--output", str(run), "--seed", str(seed)]
     arguments += ["--set", f"batch.tokens={BATCH_TOKENS // processes}"]
     for setting in SMALL if small else ():
         arguments += ["--set", setting]
