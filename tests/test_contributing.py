@@ -77,7 +77,7 @@ def read_toy(text: str, reading: Reading) -> list[str | Passage]:
                     "from hf_mlnmt.documents.xml import",
                     "from hf_mlnmt.documents.toy import read_toy\nfrom hf_mlnmt.documents.xml import",
                 ),
-                ("FORMATS = {", 'FORMATS = {\n    ".toy": Format("text/toy", read_toy),'),
+                ("FORMATS = {", 'FORMATS = {\n    ".toy": Format(read_toy),'),
             ],
             "data/formats.py": [("DOCUMENTS = (", 'DOCUMENTS = (\n    ".toy",')],
         },

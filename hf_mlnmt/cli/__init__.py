@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 from hf_mlnmt.cli.help import HelpAll, Verb
 from hf_mlnmt.cli.options import NamedPath, Trust, as_typed
@@ -71,6 +72,9 @@ def _keeping_inputs(verb: Callable[..., None]) -> Callable[..., None]:
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter(name, keyword, default=False, annotation=kind) for name, kind in added.items()]
     parameters = [*(each.replace(annotation=hints[each.name]) for each in signature.parameters.values()), *parameters]
+    for each in parameters:  # a switch that is off has no --no-...
+        if isinstance(each.default, OptionInfo) and each.default.default is False and not each.default.param_decls:
+            each.default.param_decls = (f"--{each.name.strip('_').replace('_', '-')}",)
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = hints | added
     return run

@@ -43,7 +43,7 @@ def attention(
     layer: int | None = option(None, "alignments, maps, coverage: one decoder layer, from 1.", min=1),
     head: int | None = option(None, "alignments, maps, coverage: one head, from 1; else the mean.", min=1),
     gold: Path | None = option(None, "alignments: those made by people, i-j sure, i?j possible."),
-    one_based: bool = option(False, "The gold alignments count words from 1.", "--one-based"),
+    one_based: bool = option(False, "The gold alignments count words from 1."),
     sentence: int | None = option(None, "maps, coverage, dependency: the line of the sentence to draw.", min=1),
     source_language: options.From = None,
     target_language: options.To = None,
@@ -69,20 +69,17 @@ def attention(
     """
     from hf_mlnmt.analysis import self_attention, source_attention
     from hf_mlnmt.analysis.reading import between, draw_sample
-    from hf_mlnmt.common.languages import check_files
     from hf_mlnmt.evaluation.outputs import read_texts
 
     if side == "source" and set(what) != {"maps"}:
         raise UserError("--side source: for --what maps only; the others are of self-attention, or have no side.")
-    for model in models:
-        check_files(model.path, [source], [target] if target else [], (source_language, target_language))
     sources, targets = read_texts(source), read_texts(target) if target else None
     golden = source_attention.read_gold(read_texts(gold), gold, one_based) if gold else None
-    systems = between(load_systems(models, device), source_language, target_language)
+    languages = (source_language, target_language)
+    systems = between(load_systems(models, device, [source], [target] if target else [], languages), *languages)
     for name, parts in systems.items():
         if (used := parts.model.config._attn_implementation) != "eager":
             tell(f"{name}: attention is computed by 'eager' here, as {used!r} returns no weights")
-    languages = (source_language, target_language)
     drawn = draw_sample(systems, sources, targets, sample or None, seed, languages)
     classes = {name: type(parts.model).__name__ for name, parts in systems.items()}
     of: Any = side or "encoder"
@@ -180,9 +177,7 @@ def _config(name: str, shape: str, vocabulary: int) -> Any:
 
 def curves(
     runs: list[NamedPath] = named_argument(..., "Folders of runs; NAME=PATH gives a name for the figure."),
-    output: Path = options.output_folder(
-        Path("curves"), "Folder for curves.png, curves.svg, curves.csv and curves.json."
-    ),
+    output: Path = options.output_folder(Path("curves"), "Folder for curves.png, .svg, .csv and .json."),
     over: str = option("step", "step or epoch: what the curves are drawn over."),
 ) -> None:
     """Draw losses, dev scores, learning rate and speed of trainings, finished or running: png, svg, csv, JSON.
@@ -319,19 +314,17 @@ def masking(
         hf-mlnmt analyse masking runs/m-10/average -s test.en -r test.de -o analysis
     """
     from hf_mlnmt.analysis.masking import masking_study
-    from hf_mlnmt.common.languages import check_files
     from hf_mlnmt.evaluation.outputs import read_references, read_texts
     from hf_mlnmt.evaluation.scores import check_counts, scoring_options
 
     language = scoring_options([protocol], ["BLEU"], language, None, reference[0])["language"]
-    for model in models:
-        check_files(model.path, [source], reference, decoding.told)
     sources, references = read_texts(source), read_references(reference)
     check_counts(sources, references, [str(source), *map(str, reference)])
     how: dict[str, Any] = {"protocol": protocol, "language": language}
     how |= {"bootstrap": bootstrap, "trials": trials, "seed": seed}
     questions: Any = what or None
-    study = masking_study(load_systems(models, device), sources, references, questions, decoding.given, tell, **how)
+    systems = load_systems(models, device, [source], reference, decoding.told)
+    study = masking_study(systems, sources, references, questions, decoding.given, tell, **how)
     study.note = f"{len(sources):,} sentences of {source.name}; † p < 0.05, ‡ p < 0.01"
     files = {"source": str(source), "references": [str(path) for path in reference]}
     finish(study, output, {**files, **how, "decoding": decoding.given})
@@ -344,9 +337,7 @@ Classifier = StrEnum("Classifier", ["mlp", "logistic"])
 def probe(
     models: options.Models,
     output: options.OutputFolder,
-    text: list[NamedPath] | None = named_option(
-        None, "Sentences to make tasks from; XX=FILE for 'language'.", "--text"
-    ),
+    text: list[NamedPath] | None = named_option(None, "Sentences to make tasks from; XX=FILE for 'language'."),
     senteval: list[Path] | None = option(None, "SentEval's probing files, or the folder they are in."),
     pairs: list[Path] | None = option(None, "Scored pairs, two sentences and a score with tabs between: correlations."),
     task: list[Task] | None = option(None, "Which to make of --text. Unless given: all that can be."),
@@ -372,17 +363,15 @@ def probe(
     """
     from hf_mlnmt.analysis.embeddings import read_pairs, similarity_study
     from hf_mlnmt.analysis.probing import make_tasks, probing_study, read_sizes, senteval_tasks
-    from hf_mlnmt.common.languages import check_files
     from hf_mlnmt.data.lines import read_lines
 
     if not text and not senteval and not pairs:
         raise UserError("probe needs sentences: --text FILE, --senteval FILE or FOLDER, or --pairs FILE.")
     unnamed = [file.path for file in text or () if not file.name]
-    for model in models:
-        check_files(model.path, [*unnamed, *(pairs or ())], told=(source_language, target_language))
-    scored = {str(path): read_pairs(path) for path in pairs or []}
     texts = {file.name: file.path for file in text or []}
-    systems = load_systems(models, device)
+    languages = (source_language, target_language)
+    systems = load_systems(models, device, [*unnamed, *(pairs or ())], (), languages)
+    scored = {str(path): read_pairs(path) for path in pairs or []}
     row = int(pooling) if pooling and pooling.isdigit() else None
     if scored:
         similarities = similarity_study(systems, scored, source_language, pooling if row is None else row)
@@ -390,7 +379,6 @@ def probe(
     if not text and not senteval:
         return
     lines = {name: list(read_lines(path)) for name, path in texts.items()}
-    languages = (source_language, target_language)
     tasks = make_tasks(systems, lines, task or None, seed, read_sizes(sizes), words, languages) if lines else []
     tasks += senteval_tasks(senteval or [])
     place = pooling if row is None else f"row {row}"
@@ -405,7 +393,7 @@ def retrieve(
     files: list[NamedPath] = named_argument(
         ..., "Files of two or more languages; line i says the same in all of them.", metavar="LANGUAGE=FILE"
     ),
-    also: list[NamedPath] | None = named_option(None, "Another model to stand beside it; again for more.", "--also"),
+    also: list[NamedPath] | None = named_option(None, "Another model to stand beside it; again for more."),
     pooling: options.Pooling = None,
     target_language: options.To = None,
     output: Path | None = options.output(None, "Also write the numbers here, as JSON."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import argument, decoding_options, option
@@ -24,18 +24,14 @@ _SETTINGS = ("source_language", "target_language", "max_new_tokens", "batch_toke
 
 @decoding_options(*_SETTINGS, "num_beams", *_DECODING)
 def back_translate(
-    model: str = argument(
-        ..., "Model folder or Hub name. With --method copied there is none: this is a text file too."
-    ),
+    model: str = argument(..., "Model folder or Hub name. With --method copied there is none: a text file too."),
     files: list[Path] | None = argument(None, "Text files, one sentence a line, plain or packed, one after the other."),
     output: Path | None = options.output(None, "Folder for source.txt, target.txt and manifest.json."),
-    method: str = _of_method(
+    method: Literal["beam", "greedy", "sampling", "top-k", "noised", "copied"] = _of_method(
         "beam",
-        "beam (5 beams), greedy, sampling, top-k (of 10), noised (beam, then noise) or copied.",
-        "--method",
-        autocompletion=lambda: ["beam", "greedy", "sampling", "top-k", "noised", "copied"],
+        "Beam search (5 beams), greedy search, draws, draws from the best 10, beams with noise, or the text itself.",
     ),
-    forward: bool = _of_method(False, "The text is the source, the model's output the target.", "--forward"),
+    forward: bool = _of_method(False, "The text is the source, the model's output the target."),
     drop_words: float | None = _of_method(None, "noised: probability that a word goes, 0.1."),
     replace_words: float | None = _of_method(None, "noised: probability that a word becomes the filler, 0.1."),
     swap_words: int | None = _of_method(None, "noised: places that a word may move, 3.", min=0),
@@ -45,12 +41,10 @@ def back_translate(
     tag: str | None = _of_pairs(None, "A token, such as <bt>, that trainings put before every source."),
     limit: int | None = _of_pairs(None, "Take so many lines of the text.", min=1),
     reference: list[Path] | None = _of_pairs(
-        None, "What people wrote for a file's lines: the nearest beam by chrF is kept.", "--reference", "-r"
+        None, "Human translations: the beam nearest is kept.", "--reference", "-r"
     ),
     reverse: str | None = _of_pairs(None, "Model of the other direction: what it finds unlikely goes, one in twenty."),
-    drop: str | None = _of_pairs(
-        None, "What goes, by commas: empty, long, repeated, copied, duplicate, language; or none."
-    ),
+    drop: str | None = _of_pairs(None, "What goes: empty,long,repeated,copied,duplicate,language; or none."),
     max_ratio: float = _of_pairs(3.0, "An output with more than so many times the text's words is long."),
     bad_lines: str = _of_pairs("error", "At lines that cannot be read: error, or drop, which counts them."),
     window: int = options.machine(2048, "Lines that are sorted by length together, and kept together.", min=1),
@@ -85,18 +79,10 @@ def back_translate(
     noise: dict[str, Any] = {"drop": drop_words, "replace": replace_words, "swap": swap_words, "filler": filler}
     chosen = Method(method, decoding.num_beams, **of_method, **noise)
     reasons = None if drop is None else () if drop == "none" else tuple(name.strip() for name in drop.split(","))
-    of_search: dict[str, Any] = {name: getattr(decoding, name) for name in _SETTINGS}
-    settings = back_translation.Settings(
-        limit=limit,
-        drop=reasons,
-        max_ratio=max_ratio,
-        bad_lines=bad_lines,
-        window=window,
-        dtype=dtype,
-        references=tuple(map(str, reference or ())),
-        reverse=reverse,
-        **of_search,
-    )
+    told: dict[str, Any] = {name: getattr(decoding, name) for name in _SETTINGS}
+    told |= {"limit": limit, "drop": reasons, "max_ratio": max_ratio, "bad_lines": bad_lines, "window": window}
+    told |= {"dtype": dtype, "references": tuple(map(str, reference or ())), "reverse": reverse}
+    settings = back_translation.Settings(**told)
     how: dict[str, Any] = {"forward": forward, "tag": tag, "device": device, "revision": revision}
     silence()
     options.use_machine(threads)

@@ -15,9 +15,7 @@ PANEL = "Translate"
 
 def choose(
     candidates: list[Path] = argument(
-        ...,
-        "Files with a line for each text, of several systems, or with several translations in a line and tabs between "
-        "them; or n-best lists (translate --n-best, Moses).",
+        ..., "Files of several systems, or of several translations a line with tabs between; or n-best lists."
     ),
     *,
     output: Path | None = options.output(None, "Write here; default: to stdout.", rich_help_panel=OUTPUT),

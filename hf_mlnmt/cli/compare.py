@@ -12,21 +12,19 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.generation.translating.options import DecodingOptions
 
 PANEL = "Score"
-_of_look = partial(option, rich_help_panel="What is said of translations")
+_of_look, _named_look = (partial(of, rich_help_panel="What is said of translations") for of in (option, named_option))
 
 
 @decoding_options(*TRANSLATION)
 def compare(
     systems: list[NamedPath] = named_argument(
-        ...,
-        "Files of translations, models, runs of training, results files, comparisons, the baseline first. The same "
-        "NAME again: another seed; {test} in a path: the test set.",
+        ..., "Files, models, runs, results, comparisons, the baseline first; NAME again: a seed; {test}: the test set."
     ),
     reference: list[NamedPath] | None = named_option(
-        None, "References; again for more; NAME= a test set.", "--reference", "-r", metavar="[NAME=]FILE"
+        None, "References of a test set; again for more.", "--reference", "-r", metavar="[TEST=]FILE"
     ),
     source: list[NamedPath] | None = named_option(
-        None, "Sources: what models translate, and for lengths.", "--source", "-s", metavar="[NAME=]FILE"
+        None, "Sources: what models translate, and for lengths.", "--source", "-s", metavar="[TEST=]FILE"
     ),
     output: Path | None = options.output_folder(None, "Folder of the comparison, new or to be added to."),
     html: Path | None = option(None, "Write one page here: tables, plots, every sentence with differences marked."),
@@ -38,17 +36,15 @@ def compare(
     trials: Trials = 10_000,
     seed: Seed = 12345,
     data: options.DataFolder = Path(),
-    methods: bool = option(
-        False, "The runs are ways to train, not models: recipe, data and budget may differ.", "--methods"
-    ),
+    methods: bool = option(False, "The runs are ways to train: recipe, data and budget may differ."),
     groups: str = _of_look("iwslt", "Lengths of sources: wmt, iwslt, or where groups begin, 10,20.", "--groups", "-g"),
     tokenizer: str | None = _of_look(None, "Count lengths in this model's source subwords, not in words."),
-    language_text: list[NamedPath] | None = _of_look(
-        None, "Text of a language that outputs may be in.", parser=NamedPath.parse, metavar="XX=FILE"
+    language_text: list[NamedPath] | None = _named_look(
+        None, "Text of a language that outputs may be in.", metavar="XX=FILE"
     ),
     differences: int = _of_look(20, "Sentences to show each way, of each system.", min=0),
-    lm: list[NamedPath] | None = _of_look(
-        None, "Perplexity of the references by this language model.", parser=NamedPath.parse, metavar="NAME=PATH"
+    lm: list[NamedPath] | None = _named_look(
+        None, "Perplexity of the references by this language model.", metavar="NAME=PATH"
     ),
     *,
     decoding: DecodingOptions,

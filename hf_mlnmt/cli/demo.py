@@ -13,7 +13,7 @@ PANEL = "First steps"
 def demo(
     output: Path = options.output(Path("demo"), "Folder for corpus, run and model."),
     seed: int = option(1, "Seed of the corpus and of the training.", min=0),
-    small: bool = option(False, "Train for seconds: whether everything works, not how well it translates.", "--small"),
+    small: bool = option(False, "Train for seconds: whether everything works, not how well it translates."),
 ) -> None:
     """Train, score, try, publish and reload a small English-German model: minutes on two cores, no network.
 

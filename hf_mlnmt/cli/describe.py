@@ -10,12 +10,10 @@ PANEL = "Look into a model"
 
 
 def describe(
-    model: str | None = argument(
-        None, "Model folder, Hub name, config.json, or a model trained here: multi30k-ende-short/m-10."
-    ),
+    model: str | None = argument(None, "Folder, Hub name, config.json, or a record: multi30k-ende-short/m-10."),
     as_json: bool = option(False, "Print JSON instead of tables.", "--json"),
     revision: str | None = option(None, "Branch, tag or commit of a Hub name."),
-    machine: bool = option(False, "The processor, and which library multiplies.", "--machine"),
+    machine: bool = option(False, "The processor, and which library multiplies."),
 ) -> None:
     """Show a model's system, paper, equations, parameters by part, config, tokenizer, generation settings and scores.
 

@@ -41,27 +41,19 @@ def evaluate(
     source: list[Path] | None = option(
         None, "Sentences to translate. Of a perplexity: those of each reference.", "--source", "-s"
     ),
-    perplexity: bool = option(False, "How well the model predicts the references, given the sources.", "--perplexity"),
-    matrix: bool = option(False, "The scores of a run of many languages, from each into each.", "--matrix"),
-    robustness: bool = option(
-        False, "Also BLEU of the test set in CAPITALS, Title Case, with typos, emoji ... (a model's).", "--robustness"
-    ),
+    perplexity: bool = option(False, "How well the model predicts the references, given the sources."),
+    matrix: bool = option(False, "The scores of a run of many languages, from each into each."),
+    robustness: bool = option(False, "Also BLEU of the test set in CAPITALS, with typos, emoji... (a model's)."),
     language: Language = None,
     protocol: Protocols = None,
     metric: Metrics = None,
     tokenize: Tokenize = None,
     bootstrap: Bootstrap = 1000,
     seed: Seed = 12345,
-    data: Path | None = option(
-        None, "With --matrix, the recipe's data: also the share of wrong languages.", "--data", "-d"
-    ),
-    save_translations: Path | None = _of_files(
-        None, "Write the model's translations to this file too, one a line. Stopped, the same command goes on."
-    ),
+    data: Path | None = option(None, "With --matrix, the recipe's data: counts wrong languages.", "--data", "-d"),
+    save_translations: Path | None = _of_files(None, "Write the model's translations here too, one a line."),
     scores_file: Path | None = _of_files(
-        None,
-        "Of references as translations of --source: a line each of ln P and its score by length; .jsonl: tokens too.",
-        "--scores",
+        None, "Of references as translations of --source: ln P and its score by length; .jsonl: tokens.", "--scores"
     ),
     output: Path | None = _of_files(
         None, "Results file (JSON) to write or add to. Of a matrix: a folder, else the run's.", "--output", "-o"
@@ -92,8 +84,7 @@ def evaluate(
     from hf_mlnmt.evaluation.perplexity import is_language_model
 
     of_scores: dict[str, Any] = {"--hypothesis": hypothesis, "--name": name, "--language": language}
-    of_scores |= {"--tokenize": tokenize, "--save-translations": save_translations}
-    of_scores |= {"--robustness": robustness}
+    of_scores |= {"--tokenize": tokenize, "--save-translations": save_translations, "--robustness": robustness}
     if matrix:
         others = {"--reference": reference, "--source": source, "--perplexity": perplexity, **of_scores}
         refuse(others | {"options of the search": decoding.given}, "--matrix does not read this. Leave it out.")
@@ -103,14 +94,8 @@ def evaluate(
     if not reference:
         raise UserError("Give the references: --reference FILE.")
     if scores_file is not None:
-        others = {
-            **of_scores,
-            "--protocol": protocol,
-            "--metric": metric,
-            "--output": output,
-            "--perplexity": perplexity,
-        }
-        refuse(others, "--scores does not read this. Leave it out.")
+        of_scores |= {"--protocol": protocol, "--metric": metric, "--output": output, "--perplexity": perplexity}
+        refuse(of_scores, "--scores does not read this. Leave it out.")
         if model is None or len(source or []) != 1 or len(reference) != 1:
             raise UserError("--scores needs a model, one --source and one --reference, its translations.")
         _given(model, (source or [])[0], reference[0], scores_file, decoding, device)

@@ -11,26 +11,14 @@ PANEL = "Publish"
 
 def export(
     model: options.Model,
-    format: str = option(
-        ...,
-        "ctranslate2, firefox, marian, onnx, or transformers.js.",
-        autocompletion=lambda: ["ctranslate2", "firefox", "marian", "onnx", "transformers.js"],
-    ),
+    format: str = option(..., "ctranslate2, firefox, marian, onnx, or transformers.js."),
     output: Path = options.output(..., "Folder to make. An earlier export there is replaced, nothing else."),
     dtype: str | None = option(
-        None,
-        "Type of the weights: float32; for CTranslate2 also float16 or int8; for Firefox int8 alone; for "
-        "transformers.js both float32 and int8 unless one is named.",
+        None, "float32; CTranslate2: also float16, int8; Firefox: int8; transformers.js: float32 and int8, or one."
     ),
-    calibrate: Path | None = option(
-        None, "For Firefox: some hundred sentences of the source, one a line. An unchanged import needs none."
-    ),
-    shortlist: Path | None = option(
-        None, "For Firefox: a lexical shortlist, in the engine's form or as lines of target, source, probability."
-    ),
-    shortlist_text: Path | None = option(
-        None, "For Firefox: text of the source to make a shortlist from: what its translations attend to."
-    ),
+    calibrate: Path | None = option(None, "For Firefox: some hundred source sentences; an unchanged import: none."),
+    shortlist: Path | None = option(None, "For Firefox: the engine's own, or lines of target, source, probability."),
+    shortlist_text: Path | None = option(None, "For Firefox: source text, whose attention makes a shortlist."),
     shortlist_teacher: str | None = option(None, "For Firefox: the model whose attention says that, not its own."),
 ) -> None:
     """Write a model for another engine, and check that the engine computes what generate() does.

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -20,7 +20,7 @@ def add_language(
     code: list[str] | None = option(None, "New codes, as the model's are written: gag_Latn; several."),
     like: list[str] | None = option(None, "For each new code a near language that the model has: tur_Latn."),
     text: Annotated[Path | None, option(..., "Text of the new languages, one sentence a line.")] = None,
-    characters: bool = option(False, "Add the characters of the text that the vocabulary lacks.", "--characters"),
+    characters: bool = option(False, "Add the characters of the text that the vocabulary lacks."),
     pieces: int = option(0, "Add so many pieces, learnt from the text.", min=0),
     force: options.Force = False,
 ) -> None:
@@ -189,19 +189,9 @@ def reranker(
     options.use_machine()
     from hf_mlnmt.analysis.tuning import make_reranker
 
-    made = make_reranker(
-        model,
-        source,
-        reference,
-        output,
-        feature,
-        replace(decoding, seed=seed if decoding.do_sample else None),
-        metric=metric,
-        samples=samples,
-        seed=seed,
-        device=device,
-        shown=decoding.progress,
-    )
+    decoding = replace(decoding, seed=seed if decoding.do_sample else None)
+    how: dict[str, Any] = {"metric": metric, "samples": samples, "seed": seed, "device": device}
+    made = make_reranker(model, source, reference, output, feature, decoding, shown=decoding.progress, **how)
     said, weights = made["made_from"], ", ".join(f"{name} {weight:.3g}" for name, weight in made["features"].items())
     typer.echo(f"{output}: {weights}")
     typer.echo(

@@ -154,20 +154,14 @@ def lost_the_others(error: BaseException) -> bool:
 
 def _explain(rank: int, count: int, code: int, log: Path | None) -> None:
     """Prints a message for a process that a signal ended or that lost the others, and the log of one that failed."""
+    said = "lost the connection to the others, and none of them said why."
     if code < 0:
         name = signal.Signals(-code).name
         memory = " The system does that when memory runs out." if name == "SIGKILL" else ""
-        print(
-            f"error: process {rank} of {count} was ended by {name}, and the others with it.{memory} "
-            "The last checkpoint is kept: the same command goes on from there.",
-            file=sys.stderr,
-        )
-    if code == LOST:
-        print(
-            f"error: process {rank} of {count} lost the connection to the others, and none of them said why. The last "
-            "checkpoint is kept: the same command goes on from there.",
-            file=sys.stderr,
-        )
+        said = f"was ended by {name}, and the others with it.{memory}"
+    if code < 0 or code == LOST:
+        again = "The last checkpoint is kept: the same command goes on from there."
+        print(f"error: process {rank} of {count} {said} {again}", file=sys.stderr)
     if log and (code > 0 or -code == signal.SIGABRT):  # not of a process that was told to end
         print(log.read_text(errors="replace")[-4000:], file=sys.stderr, end="")
 

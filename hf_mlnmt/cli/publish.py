@@ -4,7 +4,7 @@ import re
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import argument, option
@@ -20,22 +20,18 @@ def publish(
     output: Path | None = options.output(None, "Folder to make. An earlier publication there is replaced."),
     push: str | None = _of_upload(None, "Upload to this Hub repository.", metavar="OWNER/NAME"),
     space: str | None = _of_upload(None, "Also a Space that shows the model, in OUTPUT-space.", metavar="OWNER/NAME"),
-    static: bool = _of_upload(
-        False, "The Space is a page alone, which translates in the reader's browser; fetched by npm.", "--static"
-    ),
+    static: bool = _of_upload(False, "The Space is a page that translates in the reader's browser; fetched by npm."),
     private: bool | None = _of_upload(
         None, "Who may see a new repository. Default: as its owner has set for all.", "--private/--public"
     ),
-    create_pr: bool = _of_upload(False, "Upload into a pull request.", "--create-pr"),
+    create_pr: bool = _of_upload(False, "Upload into a pull request."),
     revision: str | None = _of_upload(None, "Upload to this branch; made if it is not there."),
     collection: str | None = _of_upload(
-        None, "Put the model into this collection: a slug, or a title, made if it is not there.", metavar="NAME"
+        None, "Add the model to this collection: a slug, or a title, made if it is not there.", metavar="NAME"
     ),
-    dry_run: bool = option(False, "Build and check everything, list what would be written and asked.", "--dry-run"),
+    dry_run: bool = option(False, "Build and check everything, list what would be written and asked."),
     licence: str | None = _of_card(None, "As the Hub spells it: apache-2.0, other:NAME.", "--licence", "--license"),
-    confirm_licence: bool = _of_card(
-        False, "Publish under --licence though it gives more than that of the data or base model.", "--confirm-licence"
-    ),
+    confirm_licence: bool = _of_card(False, "Publish though --licence gives more than that of data or base model."),
     base_model: list[str] | None = _of_card(
         None, "A model of the Hub that it was made of; repeat it. Default: what its results name.", metavar="OWNER/NAME"
     ),
@@ -90,19 +86,10 @@ def publish(
         if space:
             (check_static_space if static else check_space_folder)(beside)
         languages = (source_language, target_language) if source_language and target_language else None
-        built = build_folder(
-            model,
-            target,
-            name=push or (output.resolve().name if output else None),
-            licence=licence,
-            languages=languages,
-            results=results,
-            space=space,
-            dtype=dtype,
-            confirm_licence=confirm_licence,
-            base_models=base_model or (),
-            tell=console.print,
-        )
+        name = push or (output.resolve().name if output else None)
+        of_card: dict[str, Any] = {"name": name, "licence": licence, "languages": languages, "results": results}
+        of_card |= {"space": space, "confirm_licence": confirm_licence, "base_models": base_model or ()}
+        built = build_folder(model, target, dtype=dtype, tell=console.print, **of_card)
         if space and static:
             console.print("exporting for the browser, and fetching what runs it")
             build_static_space(built.facts, target, beside, space)

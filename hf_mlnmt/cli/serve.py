@@ -13,15 +13,11 @@ PANEL = "Translate"
 @limits_options
 def serve(
     models: list[str] = argument(
-        ...,
-        "Model folders or Hub names; en-de=MODEL says the pair of languages of one that does not say it.",
-        metavar="[FROM-TO=]MODEL...",
+        ..., "Model folders or Hub names; en-de=MODEL names its pair of languages.", metavar="[FROM-TO=]MODEL"
     ),
     *,
     memory: list[str] | None = option(
-        None,
-        "Translation memory (translate --memory) of a pair, which POST /v1/memory adds to; again for more.",
-        metavar="[FROM-TO=]FILE",
+        None, "Translation memory of a pair, which POST /v1/memory adds to; again for more.", metavar="[FROM-TO=]FILE"
     ),
     host: str = option("127.0.0.1", "Address to listen at; 0.0.0.0: all of this machine."),
     port: int = option(5000, "Port; 0: any that is free.", min=0, max=65535),
@@ -29,9 +25,8 @@ def serve(
     allow_host: list[str] | None = option(
         None, "A name that requests may give for the server, also *.example.org; again for more.", metavar="NAME"
     ),
-    no_page: bool = option(False, "Without the page at /.", "--no-page"),
-    cors: bool = option(False, "Let pages of any origin ask, in a browser.", "--cors"),
-    log_addresses: bool = option(False, "Log the addresses of clients, which are hashed otherwise.", "--log-addresses"),
+    no_page: bool = option(False, "Without the page at /."),
+    cors: bool = option(False, "Let pages of any origin ask, in a browser."),
     batch_tokens: int = options.machine(4096, "Source tokens in a batch, padding included.", min=1, max=LARGEST),
     max_wait: float = options.machine(5.0, "Milliseconds to wait at most for a fuller batch.", min=0, max=60_000),
     device: options.Device = None,
@@ -57,6 +52,6 @@ def serve(
     keys = read_keys(api_key_file) if api_key_file else []
     options.use_machine(threads)
     of_clients: dict[str, Any] = {"host": host, "port": port, "keys": keys, "hosts": allow_host or [], "limits": limits}
-    of_clients |= {"page": not no_page, "cors": cors, "addresses": log_addresses}
+    of_clients |= {"page": not no_page, "cors": cors}
     loading = {"device": device, "dtype": dtype, "memory": memory or []}
     serve_models(models, loading=loading, batch_tokens=batch_tokens, max_wait=max_wait / 1000, **of_clients)

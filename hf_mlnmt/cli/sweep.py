@@ -23,12 +23,8 @@ PANEL = "Train"
 
 def sweep(
     recipes: list[str] = argument(..., "Setups of this project, folders like them, or YAML files."),
-    system: str | None = option(
-        None, "What is trained in each, m-10,enc-dc: systems of the zoo, recipes of the setup."
-    ),
-    over: list[str] | None = option(
-        None, "A key and its values: 2..8, a,b or [1],[1,2].", "--over", metavar="KEY=VALUES"
-    ),
+    system: str | None = option(None, "What is trained, m-10,enc-dc: systems of the zoo, recipes of the setup."),
+    over: list[str] | None = option(None, "A key and its values: 2..8, a,b or [1],[1,2].", metavar="KEY=VALUES"),
     seeds: str | None = option(None, "Seeds of each point, 1,2,3 or 1..5. Unless given: the recipe's own."),
     data: options.DataFolder = Path(),
     output: Path | None = options.output(None, "Folder of the sweep. Default: sweeps/<recipe>, sweeps/zoo for many."),
@@ -36,7 +32,7 @@ def sweep(
     jobs: int = option(1, "Trainings side by side.", "--jobs", "-j", min=1),
     processes: int = option(1, "Processes of each training.", "--processes", "-p", min=1),
     commands: bool = option(False, "Print a command for each run that is not finished, and start nothing."),
-    dry_run: bool = option(False, "Check all recipes and data, list the runs, start nothing.", "--dry-run"),
+    dry_run: bool = option(False, "Check all recipes and data, list the runs, start nothing."),
 ) -> None:
     """Train many models: recipes, values of their keys, seeds; print a table at the end.
 

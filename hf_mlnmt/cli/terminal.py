@@ -53,11 +53,15 @@ def silence() -> None:
     logging.set_verbosity_error()
 
 
-def load_systems(models: Iterable[NamedPath], device: str | None) -> dict[str, Parts]:
-    """Loads models with their tokenizers; returns {name: parts}."""
+def load_systems(models: Iterable[NamedPath], device: str | None, *files: Any) -> dict[str, Parts]:
+    """Loads models with their tokenizers, and returns {name: parts}; first checks that each reads the languages of
+    `files` (sources, references, codes that are told: as of `check_files`)."""
+    from hf_mlnmt.common.languages import check_files
     from hf_mlnmt.generation.translating.loading import load
 
     silence()
+    for model in models:
+        check_files(model.path, *files)
     return {name: load(path, device) for name, path in by_name(models).items()}
 
 

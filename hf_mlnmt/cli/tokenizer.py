@@ -28,9 +28,7 @@ def tokenizer(
     lowercase: bool = option(False, "First lower-case the text."),
     source_language: options.From = None,
     target_language: options.To = None,
-    check: list[Path] | None = option(
-        None, "Report on this file too, as of text not seen in training; again for more."
-    ),
+    check: list[Path] | None = option(None, "Report on this file too, as on text not seen; again for more."),
     bad_lines: Literal["error", "drop"] = option("error", "Lines that cannot be read: stop, or leave them out."),
     overwrite: bool = option(False, "Replace a tokenizer that is there."),
 ) -> None:

@@ -19,51 +19,33 @@ _of_pair = partial(option, rich_help_panel="From two files, without a recipe")
 
 def train(
     recipe: list[str] | None = argument(
-        None, "A setup such as multi30k-ende, a folder like it, or a YAML file.", metavar="RECIPE", show_default=False
+        None, "A setup such as multi30k-ende, a folder like it, or a YAML file.", metavar="RECIPE"
     ),
     pair: tuple[str, str] | None = _of_pair(
-        None,
-        "Two files, line by line, or one of both languages (.tmx, .zip...): a recipe is chosen.",
-        metavar="SOURCE TARGET",
+        None, "Two files, line by line, or one of both languages (.tmx): a recipe is chosen.", metavar="SOURCE TARGET"
     ),
     from_: str | None = _of_pair(None, "Code of the source language; unless told, train.en says en.", "--from"),
     to: str | None = _of_pair(None, "Code of the target language; the same."),
-    bad_lines: Literal["error", "drop"] = _of_pair(
-        "error", "What is done at broken lines of --pair: stop, or drop them with their partners.", "--bad-lines"
-    ),
-    keep_accelerators: bool = _of_pair(
-        False, "Signs of keys (&File, _Open) stay in the text of .po and .mo.", "--keep-accelerators"
-    ),
+    bad_lines: Literal["error", "drop"] = _of_pair("error", "At broken lines of --pair: stop, or drop the pair."),
+    keep_accelerators: bool = _of_pair(False, "Signs of keys (&File, _Open) stay in text of .po and .mo."),
     dev: tuple[str, str] | None = _of_pair(None, "Development set; else some pairs.", metavar="SOURCE TARGET"),
     test: list[str] | None = _of_pair(None, "A test set. Give it again for more.", metavar="SOURCE TARGET"),
-    text: str | None = _of_pair(
-        None, "Text of the target language, which is translated back and trained on too; with --student of the source."
-    ),
-    init_from: str | None = _of_pair(
-        None, "A trained model, a folder or Hub name, that is fine-tuned on them.", "--init-from"
-    ),
+    text: str | None = _of_pair(None, "Target text to translate back and train on; with --student: source text."),
+    init_from: str | None = _of_pair(None, "A trained model, a folder or Hub name, that is fine-tuned."),
     student: str | None = _of_pair(
-        None,
-        "Train a small model on what --teacher writes: student-tiny, student-base, student-self-attention.",
-        metavar="SIZE",
+        None, "A student of --teacher is trained: student-tiny, student-base, student-self-attention.", metavar="SIZE"
     ),
     teacher: list[str] | None = _of_pair(None, "Model folder or Hub name. Give it again for an ensemble."),
-    reverse: str | None = _of_pair(
-        None, "Model of the other direction: what it finds unlikely the student never sees."
-    ),
+    reverse: str | None = _of_pair(None, "Model of the other direction: what it finds unlikely is left out."),
     system: str | None = option(None, "A system of the zoo, m-10, or a recipe of the setup. Default: the recipe's."),
     data: options.DataFolder = Path(),
     output: Path | None = options.output(None, "Folder of this run, or of all rounds. Default: runs/<recipe>."),
     set_: options.Settings = None,
     seed: int | None = option(None, "Replace the recipe's seed.", min=0, max=2**31 - 1),
     processes: int = option(1, "GPUs or cores; each has batch.tokens a step.", "--processes", "-p", min=1),
-    requeue_code: int | None = option(
-        None, "Exit code after SIGTERM or SIGUSR1, for a scheduler that is to start it again.", min=1, max=255
-    ),
-    check: bool = option(
-        False, "Read all text, and what is encoded, for changes; else sizes and times tell.", "--check"
-    ),
-    dry_run: bool = option(False, "Check everything and estimate time and memory; leave nothing.", "--dry-run"),
+    requeue_code: int | None = option(None, "Exit code after SIGTERM or SIGUSR1, for a scheduler.", min=1, max=255),
+    check: bool = option(False, "Look for changes by reading all text; else by sizes and times."),
+    dry_run: bool = option(False, "Check everything and estimate time and memory; leave nothing."),
 ) -> None:
     """Train a model: tokenizer, data, training, averaging, scores, a complete model folder.
 
@@ -87,16 +69,9 @@ def train(
 
     named = recipe or []
     if pair is None:
-        of_pair: dict[str, Any] = {
-            "--from": from_,
-            "--to": to,
-            "--dev": dev,
-            "--test": test,
-            "--text": text,
-            "--init-from": init_from,
-        }
+        of_pair: dict[str, Any] = {"--from": from_, "--to": to, "--dev": dev, "--test": test, "--text": text}
         of_pair |= {"--bad-lines": bad_lines != "error", "--keep-accelerators": keep_accelerators}
-        of_pair |= {"--student": student, "--teacher": teacher, "--reverse": reverse}
+        of_pair |= {"--init-from": init_from, "--student": student, "--teacher": teacher, "--reverse": reverse}
         options.refuse(of_pair, "is of --pair; a recipe says it with its keys (languages, data, rounds, init_from).")
         if len(named) != 1:
             raise UserError(

@@ -13,46 +13,33 @@ from hf_mlnmt.common.files import check_file
 from hf_mlnmt.generation.translating.options import OUTPUT, SEARCH, DecodingOptions
 
 PANEL = "Translate"
-_of_output = partial(option, rich_help_panel=OUTPUT)
+_of_output, _of_search = (partial(option, rich_help_panel=panel) for panel in (OUTPUT, SEARCH))
 
 
 @decoding_options(*EVERY, progress=True, split="sentences")
 def translate(
     model: options.Model,
     files: list[str] | None = argument(
-        None,
-        "Text files, one text a line, or one document (.docx, .html, .srt...). Without any, or for -: standard input.",
+        None, "Text files, one text a line, or one document (.docx, .srt...). None, or -: standard input."
     ),
     *,
     decoding: DecodingOptions,
-    format: Literal["text"] | None = option(
-        None, "text: the files are lines of text, whatever their names say. Default: as they say.", "--format"
-    ),
+    format: Literal["text"] | None = option(None, "The files are lines of text, whatever their names say."),
     output: Path | None = _of_output(
         None, "Write here, packed as the name says, as a memory in .tmx; default: to stdout.", "--output", "-o"
     ),
-    jsonl: bool = _of_output(False, "A JSON object a line: source, translation, alignment, n_best.", "--jsonl"),
-    scores: bool = _of_output(False, "With --jsonl: score, log probability and length.", "--scores"),
-    prefix_file: Path | None = option(
-        None, "A line for each text: what its translation begins with.", "--prefix-file", rich_help_panel=SEARCH
-    ),
-    must_file: Path | None = option(
-        None, "A line for each text: phrases that its translation has.", "--must-file", rich_help_panel=SEARCH
-    ),
-    must_not_file: Path | None = option(
-        None, "A line for each text: phrases that its translation has not.", "--must-not-file", rich_help_panel=SEARCH
-    ),
+    jsonl: bool = _of_output(False, "A JSON object a line: source, translation, alignment, n_best."),
+    scores: bool = _of_output(False, "With --jsonl: score, log probability and length."),
+    prefix_file: Path | None = _of_search(None, "A line for each text: what its translation begins with."),
+    must_file: Path | None = _of_search(None, "A line for each text: phrases that its translation has."),
+    must_not_file: Path | None = _of_search(None, "A line for each text: phrases that its translation has not."),
     doubtful: Path | None = _of_output(
-        None,
-        "Write translations that are probably wrong here: line, warnings, source, translation (tsv).",
-        "--doubtful",
+        None, "File of translations probably wrong (tsv): line, warnings, source, text."
     ),
-    below: float | None = _of_output(
-        None, "What is done with translations whose confidence is less: --mark or --leave.", "--below", min=0, max=1
-    ),
-    mark: str | None = _of_output(None, "Put before translations --below.", "--mark"),
-    leave: bool = _of_output(False, "Leave the source where the translation is --below.", "--leave"),
-    fuzzy: bool = _of_output(False, "Mark translations in .po and .xliff as not reviewed.", "--fuzzy"),
+    below: float | None = _of_output(None, "--mark or --leave what has less confidence.", min=0, max=1),
+    mark: str | None = _of_output(None, "Put before translations --below."),
+    leave: bool = _of_output(False, "Leave the source where the translation is --below."),
+    fuzzy: bool = _of_output(False, "Mark translations in .po and .xliff as not reviewed."),
     window: int = options.machine(2048, "Lines that are read and sorted by length together.", min=1),
     shard: options.Shard = None,
     device: options.Device = None,

@@ -261,13 +261,9 @@ class Sampler:
 def _part(combination: str) -> str:
     """Returns the part of the corpus that a combination is reserved for, by a fixed hash, the same for every seed."""
     percent = zlib.crc32(combination.encode()) % 100
-    return (
-        "val"
-        if percent < _HELD_OUT_PERCENT["val"]
-        else "test"
-        if percent < sum(_HELD_OUT_PERCENT.values())
-        else "train"
-    )
+    if percent < _HELD_OUT_PERCENT["val"]:
+        return "val"
+    return "test" if percent < sum(_HELD_OUT_PERCENT.values()) else "train"
 
 
 def sample_demo_corpus(seed: int = 1, sizes: dict[str, int] | None = None) -> dict[str, list[Pair]]:

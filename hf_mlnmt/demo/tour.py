@@ -15,8 +15,7 @@ from hf_mlnmt.demo import write_demo_corpus
 if TYPE_CHECKING:
     from rich.console import Console
 
-SETUP = "demo-ende"
-TEST_SENTENCES = 5
+TEST_SENTENCES = 5  # that are shown with their translations
 BATCH_TOKENS = 1024  # of all processes together
 # Settings of a small tour: the model learns little, enough to see that every step works.
 SMALL = ("budget.steps=240", "schedule.warmup=60", "evaluation.every=120", "checkpoints.average=1")
@@ -30,10 +29,9 @@ def tour(
     run_in_processes: Callable[[int, list[str]], int],
     console: Console,
 ) -> int:
-    """Runs corpus, training, translation, publication, reloading, under headings; returns the training's exit code.
+    """Makes the corpus, trains, translates, publishes and reloads a model; returns the training's exit code.
 
-    output: the folder of all files, in which an earlier call's are used again. run_in_processes: runs `hf-mlnmt` with
-    the given arguments in the given number of processes. small: train for seconds only.
+    output: the folder of all files; those of an earlier call are used again. small: train for seconds only.
     """
     from hf_mlnmt.evaluation import read_results
     from hf_mlnmt.hub import build_folder
@@ -45,7 +43,7 @@ def tour(
         write_demo_corpus(data, seed=seed)
     console.print(f"{data}: train, val and test, English and German")
 
-    arguments = ["train", SETUP, "--data", str(data), "--output", str(run), "--seed", str(seed)]
+    arguments = ["train", "demo-ende", "--data", str(data), "--output", str(run), "--seed", str(seed)]
     arguments += ["--set", f"batch.tokens={BATCH_TOKENS // processes}"]
     for setting in SMALL if small else ():
         arguments += ["--set", setting]
@@ -75,8 +73,7 @@ def _translate(model: Path, data: Path, console: Console) -> None:
     translate = TranslationPipeline.from_pretrained(str(model))
     sources, references = _first_lines(data / "test.en.gz"), _first_lines(data / "test.de.gz")
     for source, translation, reference in zip(sources, translate(sources), references, strict=True):
-        same = translation == reference
-        verdict = "[green]as the reference[/green]" if same else f"[yellow]not: {reference}[/yellow]"
+        verdict = "[green]as the reference" if translation == reference else f"[yellow]not: {reference}"
         console.print(f"[dim]{source}[/dim]\n{translation}  {verdict}")
 
 

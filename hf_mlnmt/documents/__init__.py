@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from hf_mlnmt.documents.html import read_html
 from hf_mlnmt.documents.localised import STORES, read_localised
 from hf_mlnmt.documents.markdown import read_markdown
 from hf_mlnmt.documents.marked import Checked, Document, Passage, Reading, check_text
-from hf_mlnmt.documents.office import read_archive
+from hf_mlnmt.documents.office import MEMBERS, read_archive
 from hf_mlnmt.documents.plain import read_ass, read_sbv, read_srt, read_text, read_vtt
 from hf_mlnmt.documents.xml import read_xliff
 from hf_mlnmt.generation import DecodingOptions, TranslationCall
@@ -33,58 +33,30 @@ if TYPE_CHECKING:
     from hf_mlnmt.generation import Hypothesis, TranslationPipeline
 
 log = logging.getLogger(__name__)
-_OPEN = "application/vnd.oasis.opendocument"
-_OFFICE = "application/vnd.openxmlformats-officedocument"
 
 
 class Format(NamedTuple):
-    """A format: its media type, and a reader of text (str) or of an archive (bytes). `declared`: where files may name
-    their encoding, the error handler of str.encode for characters that the encoding lacks."""
+    """The reader of a format, of text (str) or of an archive (bytes). `declared`: where files may name their encoding,
+    the error handler of str.encode for characters that the encoding lacks."""
 
-    media_type: str
-    text: Callable[[str, Reading], Sequence[str | Passage | Checked]] | None = None
+    text: Callable[[str, Reading], Iterable[str | Passage | Checked]] | None = None
     archive: Callable[[bytes, Reading], Document] | None = None
     declared: str | None = None
 
 
-_HTML = Format("text/html", read_html, declared="xmlcharrefreplace")
-_XLIFF = Format("application/xliff+xml", read_xliff, declared="xmlcharrefreplace")
-_PO = Format("text/x-gettext-translation", read_po, declared="strict")
-_MARKDOWN = Format("text/markdown", read_markdown)
-_LOCALISED = {
-    ".resx": "text/microsoft-resx",
-    ".xml": "application/xml",
-    ".json": "application/json",
-    ".arb": "application/json",
-    ".csv": "text/csv",
-}
+_PO, _XLIFF = Format(read_po, declared="strict"), Format(read_xliff, declared="xmlcharrefreplace")
 FORMATS = {
-    ".txt": Format("text/plain", read_text),
-    ".html": _HTML,
-    ".htm": _HTML,
-    ".xhtml": _HTML,
-    ".md": _MARKDOWN,
-    ".markdown": _MARKDOWN,
-    ".srt": Format("application/x-subrip", read_srt),
-    ".vtt": Format("text/vtt", read_vtt),
-    ".sbv": Format("text/plain", read_sbv),
-    ".ass": Format("text/x-ssa", read_ass),
-    ".po": _PO,
-    ".pot": _PO,
-    ".xlf": _XLIFF,
-    ".xliff": _XLIFF,
-    ".sdlxliff": _XLIFF,
-    ".mqxliff": _XLIFF,
-    ".docx": Format(f"{_OFFICE}.wordprocessingml.document", None, partial(read_archive, kind="docx")),
-    ".pptx": Format(f"{_OFFICE}.presentationml.presentation", None, partial(read_archive, kind="pptx")),
-    ".xlsx": Format(f"{_OFFICE}.spreadsheetml.sheet", None, partial(read_archive, kind="xlsx")),
-    ".odt": Format(f"{_OPEN}.text", None, partial(read_archive, kind="odt")),
-    ".odp": Format(f"{_OPEN}.presentation", None, partial(read_archive, kind="odp")),
-    ".epub": Format("application/epub+zip", None, partial(read_archive, kind="epub")),
-    **{
-        ending: Format(_LOCALISED.get(ending, "text/plain"), None, partial(read_localised, ending=ending))
-        for ending in STORES
-    },
+    ".txt": Format(read_text),
+    **dict.fromkeys((".html", ".htm", ".xhtml"), Format(read_html, declared="xmlcharrefreplace")),
+    **dict.fromkeys((".md", ".markdown"), Format(read_markdown)),
+    ".srt": Format(read_srt),
+    ".vtt": Format(read_vtt),
+    ".sbv": Format(read_sbv),
+    ".ass": Format(read_ass),
+    **dict.fromkeys((".po", ".pot"), _PO),
+    **dict.fromkeys((".xlf", ".xliff", ".sdlxliff", ".mqxliff"), _XLIFF),
+    **{f".{kind}": Format(archive=partial(read_archive, kind=kind)) for kind in MEMBERS},
+    **{ending: Format(archive=partial(read_localised, ending=ending)) for ending in STORES},
 }
 _ENCODING = re.compile(
     rb"""(?s)(?:<\?xml[^>]*?\sencoding=["']|.{0,2000}?(?:<meta\b[^>]*?|"Content-Type:[^"]*?)\bcharset=["']?)([\w.:-]+)"""

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.languages import base_language
 from hf_mlnmt.data.placeholders import KEY, NO_LINES, forms_of, placeholders
 from hf_mlnmt.documents.icu import icu_message, is_icu
 from hf_mlnmt.documents.marked import Checked, Form, Passage, Reading, Token, passages
-from hf_mlnmt.documents.plain import tag
+from hf_mlnmt.documents.plain import split_at, tag
 
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _ONE = r'"(?:[^"\\\n]|\\.)*+"'
@@ -34,21 +35,14 @@ _PO = Form(
 )
 
 
-def doubled(form: Form) -> Form:
-    """Returns the form of messages of Java and ICU, in which two apostrophes are one and a single one quotes."""
-    return form._replace(
-        read=lambda raw: form.read(raw).replace("''", "'"), quote=lambda text: form.quote(text.replace("'", "''"))
-    )
-
-
 # Letters (group 1) outside of tags, entities, escapes and placeholders.
 _LETTERS = re.compile(r"<[^<>]*>|&[#\w]+;|\\.|\$?\{[^{}]*\}|%(?:\(\w+\)|[\d$.*-])*\w|([^\W\d_])")
 SPACED = r"\{\{\s[^{}]*\}\}|\{\w+,\s[^{}]*\}"  # placeholders of several words: {{ name }}, {0, number}
-_TAG_OR_CODE = re.compile(  # groups: a line's end, a tab, another escape of C, a tag, entity or placeholder
-    rf"((?:\\r)?\\n|\\r)|(\\t)|(\\x[\da-fA-F]+|\\[abfv0-7]+)|\\.|((?<!%)</?[a-zA-Z0-9][^<>]*>|&#?\w+;|{SPACED})"
+_TAG_OR_CODE = re.compile(  # groups: a line's end, a tab, another code of C, an escaped sign, a tag or placeholder
+    rf"((?:\\r)?\\n|\\r)|(\\t)|(\\x[\da-fA-F]+|\\[abfv0-7]+)|(\\.)|((?<!%)</?[a-zA-Z0-9][^<>]*>|&#?\w+;|{SPACED})"
 )
 _NAMED = re.compile(r"%(?:[({]|<\w|\d+\$|\d+%?$|%$)|\{\w|\$")  # placeholders whose order is free
-# Plural-Forms of languages with another rule than (2, "n != 1"), as in gettext's manual.
+# How many plural forms languages have, and the rule that computes a number's form, where it is not (2, "n != 1").
 _SLAVIC = "n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2"
 _PLURALS = {
     "ja zh ko vi th id ms lo my km ka": (1, "0"),
@@ -63,13 +57,28 @@ _PLURALS = {
     "ga": (5, "n==1 ? 0 : n==2 ? 1 : n<7 ? 2 : n<11 ? 3 : 4"),
     "ar": (6, "n==0 ? 0 : n==1 ? 1 : n==2 ? 2 : n%100>=3 && n%100<=10 ? 3 : n%100>=11 ? 4 : 5"),
 }
+_RULES = {name: rule for names, rule in _PLURALS.items() for name in names.split()}
 
 
-def plural_forms(language: str) -> tuple[int, str]:
-    """Returns how many plural forms a language has, and gettext's rule that computes a number's form."""
-    own = ((forms, names.split()) for names, forms in _PLURALS.items())
-    rule = {name: forms for forms, names in own for name in names}
-    return rule.get(language) or rule.get(base_language(language)) or (2, "n != 1")
+def doubled(form: Form) -> Form:
+    """Returns the form of messages of Java and ICU, in which two apostrophes are one and a single one quotes."""
+    return form._replace(
+        read=lambda raw: form.read(raw).replace("''", "'"), quote=lambda text: form.quote(text.replace("'", "''"))
+    )
+
+
+def text_of_program(
+    raw: str, reading: Reading, form: Form, tokens: Callable[[str], Iterator[Token]], icu: bool, strict: bool = False
+) -> Checked:
+    """Returns a text of a program, written `raw`, as a message; of a message of ICU (icu) each branch is a message.
+
+    tokens: splits raw text into tokens. strict: as of `message`.
+    """
+
+    def translate(text: str) -> Checked:
+        return message([*passages(tokens(text), form, reading.check)], text, form, strict)
+
+    return icu_message(raw, reading.language, translate) if icu else translate(raw)
 
 
 def message(inner: Sequence[str | Passage], raw: str, form: Form, strict: bool = False) -> Checked:
@@ -129,6 +138,7 @@ def read_po(text: str, reading: Reading) -> list[str | Passage | Checked]:
         raise UserError('no line begins with msgid "...": not a catalogue of gettext (po).')
     _check(text, entries)
     newline = "\r\n" if "\r\n" in text else "\n"
+    tokens = partial(split_at, pattern=_TAG_OR_CODE, make=partial(_token, newline=newline))
     parts: list[str | Passage | Checked] = []
     done, numbers_of = 0, list[set[int]]()
     plurals = any(match[2] and any(_STRING.findall(match[3])) for entry in entries for match in entry)
@@ -168,7 +178,9 @@ def read_po(text: str, reading: Reading) -> list[str | Passage | Checked]:
             name = "msgstr" if number is None else f"msgstr[{number}]"
             behind = text[last:end] if number == numbers[-1] else newline
             before += f'{name} ""{behind}'
-            whole += [f'{name} "', _translated(raw, reading, newline, strict, java), f'"{behind}']
+            icu = is_icu(raw)
+            form = doubled(_PO) if java or icu else _PO
+            whole += [f'{name} "', text_of_program(raw, reading, form, tokens, icu, strict), f'"{behind}']
         before, mark = text[start:end] if len(numbers) == len(targets) else before, f"#, fuzzy{newline}"
         known = "fuzzy" in flags
         parts += [text[done:start], *([mark] if reading.fuzzy and not known else [])]
@@ -203,29 +215,11 @@ def _check(text: str, entries: Sequence[Sequence[re.Match[str]]]) -> None:
         raise UserError(f"{where}{said}: no message of gettext (po). Mend it; msgfmt -c says what is wrong.")
 
 
-def _translated(raw: str, reading: Reading, newline: str, strict: bool, java: bool) -> Checked:
-    icu = is_icu(raw)
-    form = doubled(_PO) if java or icu else _PO
-
-    def translate(text: str) -> Checked:
-        return message([*passages(_tokens(text, newline), form, reading.check)], text, form, strict)
-
-    return icu_message(raw, reading.language, translate) if icu else translate(raw)
-
-
-def _tokens(raw: str, newline: str) -> Iterator[Token]:
-    done = 0
-    for match in _TAG_OR_CODE.finditer(raw):
-        if not match.lastindex:
-            continue
-        yield Token("text", raw[done : match.start()])
-        line, tab, code, markup = match.groups()
-        if line:
-            yield Token("line", f'{line}"{newline}"' if line.endswith("n") else line)
-        else:
-            yield Token("break", tab) if tab else Token("mark", code) if code else tag(markup)
-        done = match.end()
-    yield Token("text", raw[done:])
+def _token(match: re.Match[str], newline: str) -> Token:
+    line, tab, _, _, markup = match.groups()
+    if line or markup:
+        return tag(markup) if markup else Token("line", f'{line}"{newline}"' if line.endswith("n") else line)
+    return Token("break", tab) if tab else Token("mark" if match[3] else "text", match[0])
 
 
 def _header(header: str, language: str | None, newline: str, plurals: bool) -> str:
@@ -234,7 +228,7 @@ def _header(header: str, language: str | None, newline: str, plurals: bool) -> s
     header = header.replace("charset=CHARSET", "charset=UTF-8")
     if not language:
         return header
-    count, rule = plural_forms(language)
+    count, rule = _RULES.get(language) or _RULES.get(base_language(language)) or (2, "n != 1")
     fields = {"Language": language.replace("-", "_"), "Plural-Forms": f"nplurals={count}; plural=({rule});"}
     was = re.search(r"(?<![\w-])Language: *(\w+)", header)
     other = was is not None and base_language(was[1]) != base_language(language) and not plurals

@@ -12,22 +12,23 @@ from html import unescape
 from hf_mlnmt.documents.marked import HTML, Form, Passage, Reading, Token, passages
 
 
-def _names(text: str) -> frozenset[str]:
+def names_of(text: str) -> frozenset[str]:
+    """Returns the set of the names in a text, which spaces separate."""
     return frozenset(text.split())
 
 
-_INLINE = _names(
+_INLINE = names_of(
     "a abbr acronym b bdi bdo big cite data del dfn em font i ins label mark q s small span strike strong sub sup time "
     "tt u"
 )
-_VOID = _names("area base br col embed hr img input link meta param source track wbr")
-_OPAQUE_INLINE = _names("code kbd samp var math svg object audio video canvas")
-_RAW = _names("script style textarea title iframe noembed noframes xmp")  # their content is no markup
+_VOID = names_of("area base br col embed hr img input link meta param source track wbr")
+_OPAQUE_INLINE = names_of("code kbd samp var math svg object audio video canvas")
+_RAW = names_of("script style textarea title iframe noembed noframes xmp")  # their content is no markup
 _OPAQUE = _OPAQUE_INLINE | _RAW - {"title"} | {"pre", "template"}
 # Ruby readings spell the pronunciation of source characters, and are left out of translations.
-_RUBY, _READINGS = _names("ruby rb rbc"), _names("rt rp rtc")
+_RUBY, _READINGS = names_of("ruby rb rbc"), names_of("rt rp rtc")
 _END_OF_READING = re.compile(r"</r(?:t|p|tc)\s*>|(?=</ruby|<r[tp][\s>])|\Z", re.IGNORECASE)
-_ENDED_BY_SIBLING = _names("p li dt dd td th tr option")
+_ENDED_BY_SIBLING = names_of("p li dt dd td th tr option")
 # A comment or tag without an end extends to the end of the text; possessive quantifiers avoid backtracking there.
 TAG = re.compile(
     r"""<!--.*?(?:-->|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)|</(?P<end>[a-zA-Z][^\s/>]*)[^>]*>?|<[!?/][^>]*>?"""
@@ -38,7 +39,10 @@ ATTRIBUTE = re.compile(r"""([^\s"'<>/=]+)(?:(\s*=\s*)("[^"]*"|'[^']*'|[^\s"'=<>`
 # Attributes whose values are translated: of any tag, and (tag, attribute).
 _SPOKEN = {"title", "aria-label", "aria-description", "alt", "placeholder"}
 _SPOKEN_OF = {("option", "label"), ("optgroup", "label"), ("track", "label")}
-_BUTTONS, _DESCRIPTIONS = _names("submit button reset"), re.compile(r"(?:(?:og|twitter):)?(?:description|title)|.*:alt")
+_BUTTONS, _DESCRIPTIONS = (
+    names_of("submit button reset"),
+    re.compile(r"(?:(?:og|twitter):)?(?:description|title)|.*:alt"),
+)
 
 
 def read_html(text: str, reading: Reading) -> list[str | Passage]:

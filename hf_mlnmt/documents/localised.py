@@ -15,10 +15,10 @@ from typing import Any
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.placeholders import has_words
-from hf_mlnmt.documents.catalogue import SPACED, doubled, message
-from hf_mlnmt.documents.icu import TAGS, forms_of, icu_message, is_icu, plural_categories
-from hf_mlnmt.documents.marked import PLAIN, Checked, Document, Passage, Reading, Token, check_text, passages
-from hf_mlnmt.documents.plain import tag
+from hf_mlnmt.documents.catalogue import SPACED, doubled, text_of_program
+from hf_mlnmt.documents.icu import TAGS, forms_of, is_icu, plural_categories
+from hf_mlnmt.documents.marked import PLAIN, Checked, Document, Passage, Reading, Token, check_text
+from hf_mlnmt.documents.plain import split_at, tag
 
 # By ending: module and class of the Translate Toolkit.
 STORES = {
@@ -37,7 +37,7 @@ STORES = {
 }
 _BESIDE = (".ts", ".csv")  # whose translations stand beside their texts
 _FORM = PLAIN._replace(again=str, needed=bool)
-_LINE, _MARKUP = re.compile(r"(\r?\n|\\n)"), re.compile(rf"</?[a-zA-Z0-9][^<>]*>|&#?\w+;|{SPACED}")
+_LINE_OR_TAG = re.compile(rf"(\r?\n|\\n)|</?[a-zA-Z0-9][^<>]*>|&#?\w+;|{SPACED}")
 # Where a file names its language: as the first key of YAML (Ruby on Rails), and in Flutter's.
 _RAILS = re.compile(rb"\A((?:[ \t]*#.*\n|---.*\n|\s)*)([a-z]{2,3}(?:[-_]\w+)?)(:[ ]*\n)")
 _LOCALE = re.compile(rb'("@@locale"\s*:\s*")([^"]*)(")')
@@ -83,7 +83,7 @@ def read_localised(content: bytes, reading: Reading, ending: str) -> Document:
 def _store(content: bytes, ending: str) -> Any:
     """Returns the toolkit's empty store for a file; some endings have several kinds. Raises: ImportError."""
     module, name = STORES[ending].split(".")
-    if ending == ".properties" and not _is_utf8(content):
+    if ending == ".properties" and "\ufffd" in content.decode(errors="replace"):  # it is Latin-1
         name = "javafile"
     elif ending == ".strings" and content[:2] in (b"\xff\xfe", b"\xfe\xff"):
         name = "stringsfile"
@@ -95,14 +95,6 @@ def _store(content: bytes, ending: str) -> Any:
 def _tags(store: Any) -> list[str]:
     """Returns the categories of plurals in a file, in the toolkit's order."""
     return getattr(store, "target_plural_tags", None) or store.get_plural_tags()
-
-
-def _is_utf8(content: bytes) -> bool:
-    try:
-        content.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _forms(unit: Any, ending: str, tags: list[str]) -> list[tuple[str, str]]:
@@ -141,25 +133,11 @@ def _message(raw: str, reading: Reading, ending: str) -> Checked:
     icu = ending not in (".ts", ".strings", ".xml") and is_icu(raw)
     java = ending == ".properties" and re.search(r"\{\d", raw)
     form = doubled(_FORM) if java or (icu and ending != ".arb") else _FORM
-
-    def translate(text: str) -> Checked:
-        return message([*passages(_tokens(text), form, reading.check)], text, form)
-
-    return icu_message(raw, reading.language, translate) if icu else translate(raw)
+    return text_of_program(raw, reading, form, _tokens, icu)
 
 
 def _tokens(raw: str) -> Iterator[Token]:
-    """Yields the lines of a text, its tags and entities."""
-    for number, line in enumerate(_LINE.split(raw)):
-        if number % 2:
-            yield Token("line", line)
-            continue
-        done = 0
-        for match in _MARKUP.finditer(line):
-            yield Token("text", line[done : match.start()])
-            yield tag(match[0])
-            done = match.end()
-        yield Token("text", line[done:])
+    return split_at(raw, _LINE_OR_TAG, lambda match: Token("line", match[0]) if match[1] else tag(match[0]))
 
 
 def _packed(

@@ -76,7 +76,7 @@ class Token(NamedTuple):
     @property
     def whole(self) -> str:
         """Returns the token's raw text with its wrap, as it is in the document."""
-        return self.wrap[0] + self.raw + self.wrap[1]
+        return self.raw.join(self.wrap)
 
 
 class Mark(NamedTuple):
@@ -315,7 +315,7 @@ class Passage:
             current = owner
         pieces = groupby(((wrap, text) for wrap, text in out if text), key=lambda piece: piece[0])
         joined = ((wrap, "".join(text for _, text in some)) for wrap, some in pieces)
-        return "".join(text if wrap is None else _wrapped(self.form.quote(text), wrap) for wrap, text in joined)
+        return "".join(text if wrap is None else self.form.quote(text).join(wrap) for wrap, text in joined)
 
     def _start(self, element: Element, opened: set[Element]) -> str:
         """Returns the start tag of an element, changed by `form.again` if the element was opened before."""
@@ -327,10 +327,6 @@ class Passage:
 def _holds(element: Element, inner: Element, outside: tuple[Element, ...]) -> bool:
     """Returns whether `element` is `inner` or inside of it, and `inner` is none of the elements `outside`."""
     return element.path[: len(inner.path)] == inner.path and len(inner.path) > len(outside)
-
-
-def _wrapped(text: str, wrap: tuple[str, str]) -> str:
-    return wrap[0] + text + wrap[1] if text else ""
 
 
 def passages(

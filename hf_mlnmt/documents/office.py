@@ -17,41 +17,36 @@ from html import unescape
 from itertools import accumulate, pairwise, takewhile
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.documents.html import attributes, read_html
+from hf_mlnmt.documents.html import attributes, names_of, read_html
 from hf_mlnmt.documents.marked import Document, Passage, Reading, Token, check_text
 from hf_mlnmt.documents.xml import Part, Rules, with_lines
 
 _Read = Callable[[str, Reading], list[str | Passage]]
 
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 _WORD = Rules(
-    blocks=_names("p"),
-    inline=_names("hyperlink ins moveTo smartTag fldSimple dir bdo customXml sdt sdtContent"),
-    lines=_names("br cr"),
-    breaks=_names("tab ptab"),
-    gone=_names("proofErr lastRenderedPageBreak softHyphen"),
-    opaque=_names("del moveFrom instrText rPr pPr sectPr"),
+    blocks=names_of("p"),
+    inline=names_of("hyperlink ins moveTo smartTag fldSimple dir bdo customXml sdt sdtContent"),
+    lines=names_of("br cr"),
+    breaks=names_of("tab ptab"),
+    gone=names_of("proofErr lastRenderedPageBreak softHyphen"),
+    opaque=names_of("del moveFrom instrText rPr pPr sectPr"),
     attributes=frozenset({("docPr", "descr"), ("docPr", "title"), ("cNvPr", "descr"), ("cNvPr", "title")}),
     languages=frozenset(
         [("lang", "val"), ("lang", "bidi"), *((name, "lang") for name in ("rPr", "endParaRPr", "defRPr"))]
     ),
 )
-_CHART = _WORD._replace(blocks=_names("p v"))
-_SHEET = Rules(blocks=_names("si is"), inline=_names("t"), gone=_names("phoneticPr"), opaque=_names("rPh rPr"))
+_CHART = _WORD._replace(blocks=names_of("p v"))
+_SHEET = Rules(blocks=names_of("si is"), inline=names_of("t"), gone=names_of("phoneticPr"), opaque=names_of("rPh rPr"))
 _ODF = Rules(
-    blocks=_names("p h title desc header-decl footer-decl"),
-    inline=_names("span a meta content-control text-input placeholder ruby ruby-base"),
-    lines=_names("line-break s"),
-    breaks=_names("tab"),
-    gone=_names("soft-page-break ruby ruby-base ruby-text"),
-    opaque=_names("annotation tracked-changes note-citation"),
+    blocks=names_of("p h title desc header-decl footer-decl"),
+    inline=names_of("span a meta content-control text-input placeholder ruby ruby-base"),
+    lines=names_of("line-break s"),
+    breaks=names_of("tab"),
+    gone=names_of("soft-page-break ruby ruby-base ruby-text"),
+    opaque=names_of("annotation tracked-changes note-citation"),
     languages=frozenset({("text-properties", "language"), ("text-properties", "country"), ("", "writing-mode")}),
 )
-_EPUB = Rules(blocks=_names("text title description"), languages=frozenset({("", "lang")}))
+_EPUB = Rules(blocks=names_of("text title description"), languages=frozenset({("", "lang")}))
 _SHOWN_FIELDS = re.compile(r"\s*(HYPERLINK|TOC|REF|QUOTE|INCLUDETEXT|STYLEREF|FORMTEXT|IF|FILLIN)\b")
 _CODE = re.compile(
     r"(?:Source|Inline|HTML|Block)?-?Code(?:Char|Text|Block)?|Verbatim\w*|HTML(?:Preformatted|Keyboard|Sample)(?:Char)?"
@@ -285,7 +280,7 @@ def _part(kind: type[Part], rules: Rules) -> _Read:
 
 
 # {kind of archive: {pattern of the names of members that are translated: their reader}}; other members stay.
-_MEMBERS: dict[str, dict[str, _Read]] = {
+MEMBERS: dict[str, dict[str, _Read]] = {
     "docx": {
         r"word/(document\d*|header\d*|footer\d*|footnotes|endnotes|styles)\.xml": _part(_Word, _WORD),
         r"word/diagrams/data\d*\.xml": _part(_Word, _WORD),
@@ -310,7 +305,7 @@ _MEMBERS: dict[str, dict[str, _Read]] = {
 
 
 def read_archive(content: bytes, reading: Reading, kind: str) -> Document:
-    """Parses a document from the bytes of an archive; kind: a key of _MEMBERS.
+    """Parses a document from the bytes of an archive; kind: a key of MEMBERS.
 
     Raises: UserError for another file, an archive with a password, or one that unpacks to more than `reading.most`.
     """
@@ -354,7 +349,7 @@ def read_archive(content: bytes, reading: Reading, kind: str) -> Document:
 
 
 def _reader(kind: str, name: str) -> _Read | None:
-    return next((read for pattern, read in _MEMBERS[kind].items() if re.fullmatch(pattern, name)), None)
+    return next((read for pattern, read in MEMBERS[kind].items() if re.fullmatch(pattern, name)), None)
 
 
 def _packed(archive: zipfile.ZipFile, content: bytes, members: dict[str, str]) -> bytes:

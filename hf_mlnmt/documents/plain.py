@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain, pairwise
 
 from hf_mlnmt.common.errors import UserError
@@ -23,21 +24,6 @@ def read_text(text: str, reading: Reading) -> list[str | Passage]:
     """Returns the parts of plain text; each line is a text to translate."""
     lines = text.splitlines(keepends=True)
     return list(chain.from_iterable(passages([Token("text", line)], PLAIN, reading.check) for line in lines))
-
-
-def read_srt(text: str, reading: Reading) -> list[str | Passage]:
-    """Returns the parts of SubRip subtitles. Raises: UserError where no line has the times of a subtitle."""
-    return list(_subtitles(text, _SRT, "SubRip (srt)", reading))
-
-
-def read_vtt(text: str, reading: Reading) -> list[str | Passage]:
-    """Returns the parts of WebVTT subtitles. Raises: UserError where no line has the times of a subtitle."""
-    return list(_subtitles(text, HTML, "WebVTT (vtt)", reading))
-
-
-def read_sbv(text: str, reading: Reading) -> list[str | Passage]:
-    """Returns the parts of SubViewer's subtitles as YouTube has them. Raises: UserError where no line gives times."""
-    return list(_subtitles(text, PLAIN, "SubViewer (sbv), whose times are 0:00:01.000,0:00:02.500", reading, _SBV_TIME))
 
 
 def read_ass(text: str, reading: Reading) -> list[str | Passage]:
@@ -63,10 +49,13 @@ def read_ass(text: str, reading: Reading) -> list[str | Passage]:
 
 
 def _subtitles(
-    text: str, form: Form, name: str, reading: Reading, time: re.Pattern[str] = _TIME
+    text: str, reading: Reading, form: Form, name: str, time: re.Pattern[str] = _TIME
 ) -> Iterator[str | Passage]:
     """Yields the parts of subtitles. Numbers, times and dashes before speakers stay as they are; a text to translate is
-    the lines of a cue up to a line that ends a sentence, or up to the next speaker."""
+    the lines of a cue up to a line that ends a sentence, or up to the next speaker. name: of the format.
+
+    Raises: UserError where no line has the times of a subtitle.
+    """
     lines = text.splitlines(keepends=True)
     times = [number for number, line in enumerate(lines) if time.fullmatch(line.rstrip("\r\n"))]
     if not times:
@@ -80,6 +69,12 @@ def _subtitles(
             kept = form is HTML and _OF_VTT.match(piece.lstrip())
             yield from [piece] if kept else passages(_cue_tokens(piece), form, reading.check)
         yield "".join(lines[end:following])
+
+
+read_srt = partial(_subtitles, form=_SRT, name="SubRip (srt)")
+read_vtt = partial(_subtitles, form=HTML, name="WebVTT (vtt)")
+_SBV = "SubViewer (sbv), whose times are 0:00:01.000,0:00:02.500"
+read_sbv = partial(_subtitles, form=PLAIN, name=_SBV, time=_SBV_TIME)  # as YouTube has it
 
 
 def _cue_tokens(cue: str) -> list[Token]:
@@ -103,6 +98,16 @@ def _cue_tokens(cue: str) -> list[Token]:
         else:
             tokens.append(tag(match[0]))
     return tokens
+
+
+def split_at(raw: str, pattern: re.Pattern[str], make: Callable[[re.Match[str]], Token]) -> Iterator[Token]:
+    """Yields the tokens that `make` makes of a pattern's matches in a raw text, and the text between them."""
+    done = 0
+    for match in pattern.finditer(raw):
+        yield Token("text", raw[done : match.start()])
+        yield make(match)
+        done = match.end()
+    yield Token("text", raw[done:])
 
 
 def tag(raw: str) -> Token:

@@ -15,11 +15,11 @@ from xml.parsers import expat
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.formats import UNTRANSLATED, in_xml
 from hf_mlnmt.data.placeholders import has_words
-from hf_mlnmt.documents.catalogue import SPACED, doubled, message
+from hf_mlnmt.documents.catalogue import SPACED, doubled, message, text_of_program
 from hf_mlnmt.documents.html import ATTRIBUTE, attributes, quoted
-from hf_mlnmt.documents.icu import icu_message, is_icu
+from hf_mlnmt.documents.icu import is_icu
 from hf_mlnmt.documents.marked import Checked, Form, Passage, Reading, Token, passages
-from hf_mlnmt.documents.plain import tag
+from hf_mlnmt.documents.plain import split_at, tag
 
 _DEEPEST = 256  # deepest nesting of elements, as in libxml2
 _CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
@@ -296,12 +296,7 @@ class _Xliff(Part):
         raw = self._raw(numbers)
         if is_icu(raw) and "<" not in raw:
             form = doubled(self.form)._replace(again=str)
-
-            def translate(text: str) -> Checked:
-                inner = passages(_with_tags(Token("text", text)), form, self.reading.check)
-                return message([*inner], text, form)
-
-            return icu_message(raw, self.reading.language, translate)
+            return text_of_program(raw, self.reading, form, lambda text: _with_tags(Token("text", text)), True)
         if is_icu(_said(raw)):
             return Checked([], str, raw, left=True)
         tokens = self.paragraph(numbers.start, numbers.stop)
@@ -347,12 +342,12 @@ def _with_tags(token: Token) -> Iterator[Token]:
     if token.kind != "text":
         yield token
         return
-    raw, done = _CDATA.sub(lambda match: escape(match[1], quote=False), token.raw), 0
-    for match in _ESCAPED_TAG.finditer(raw):
-        yield Token("text", raw[done : match.start()])
-        yield Token("line", "\\n") if match[0] == "\\n" else tag(unescape(match[0]))._replace(raw=match[0])
-        done = match.end()
-    yield Token("text", raw[done:])
+
+    def token_of(match: re.Match[str]) -> Token:
+        return Token("line", "\\n") if match[0] == "\\n" else tag(unescape(match[0]))._replace(raw=match[0])
+
+    raw = _CDATA.sub(lambda match: escape(match[1], quote=False), token.raw)
+    yield from split_at(raw, _ESCAPED_TAG, token_of)
 
 
 def _copy(tag: str) -> str:

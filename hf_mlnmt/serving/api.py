@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, quote
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -46,7 +46,7 @@ _KNOWN = {field.name: field for field in fields(DecodingOptions)}
 # The fields of DecodingOptions that a request to /v1/translate may set.
 OPTIONS = [
     *("num_beams", "num_return_sequences", "max_new_tokens", "length_penalty", "length_normalization"),
-    *("early_stopping", "recombine", "num_beam_groups", "diversity_penalty", "split", "split_long", "case"),
+    *("early_stopping", "recombine", "num_beam_groups", "diversity_penalty", "split", "split_long", "case", "watch"),
     *("do_sample", *SAMPLERS, "without_replacement", "seed", "alignments", "target_prefix", "terms"),
     *("force_phrases", "bad_phrases", "keep", "no_repeat_ngram_size"),
     *("repetition_penalty", "mbr", "utility"),
@@ -109,6 +109,7 @@ class FileResponse(BaseModel):
 
     translatedFileUrl: str
     untranslated: int = Field(0, description="Messages that stay as they are (docs/documents.md).")
+    doubtful: int = Field(0, description="Texts whose translation is probably wrong (docs/decoding.md).")
 
 
 class Error(BaseModel):
@@ -190,22 +191,20 @@ class Metrics:
         yield tokens
 
 
-def options_model(limits: Limits) -> type[BaseModel]:
-    """Makes the model of the body of /v1/translate: texts, languages, and OPTIONS with the limits as maxima."""
+def body_models(limits: Limits) -> tuple[type[BaseModel], type[BaseModel]]:
+    """Makes the models of the bodies of /v1/translate (texts, languages, and OPTIONS with the limits as maxima) and of
+    /v1/complete (a sentence, a prefix of its translation, and OF_COMPLETIONS)."""
     texts = {"texts": (str | list[str], Field(description="A text, or several."))}
-    return _body_model("TextsToTranslate", "Texts to translate", limits, texts, OPTIONS)
-
-
-def completions_model(limits: Limits) -> type[BaseModel]:
-    """Makes the model of the body of /v1/complete: a sentence, a prefix of its translation, and OF_COMPLETIONS."""
-    about = _KNOWN["target_prefix"].metadata["help"]
     many = Field(min(5, limits.n_best), ge=1, le=limits.n_best, description="So many of the likeliest next words.")
-    given = {
+    sentence = {
         "text": (str, Field(description="A sentence.")),
-        "prefix": (str, Field("", description=about)),
+        "prefix": (str, Field("", description=_KNOWN["target_prefix"].metadata["help"])),
         "alternatives": (int, many),
     }
-    return _body_model("SentenceToComplete", "A sentence whose translation is to go on", limits, given, OF_COMPLETIONS)
+    return (
+        _body_model("TextsToTranslate", "Texts to translate", limits, texts, OPTIONS),
+        _body_model("SentenceToComplete", "A sentence whose translation is to go on", limits, sentence, OF_COMPLETIONS),
+    )
 
 
 def _body_model(
@@ -272,19 +271,15 @@ def _no_number(name: str) -> float:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def _need(given: dict[str, Any], *names: str) -> None:
-    """Raises HTTPException 400 for the first of these parameters that is missing or empty."""
-    for name in names:
-        if not given.get(name):
-            raise HTTPException(400, f"Invalid request: missing {name} parameter")
-
-
-def _checked(model: type[BaseModel], given: dict[str, Any]) -> Any:
-    """Validates parameters by a pydantic model. Raises: HTTPException 400 for those that the model refuses."""
-    try:
-        return model.model_validate(given)
-    except ValidationError as error:
-        raise HTTPException(400, _said(error.errors(include_url=False, include_input=False))) from error
+async def _admitted(request: Request, api: Api, *needed: str) -> dict[str, Any]:
+    """Reads the parameters of a request and admits it. Raises: as `Api.admit`, Overloaded if the server is ending,
+    HTTPException 400 for a parameter `needed` that is missing or empty."""
+    given = await given_by(request)
+    api.check_ending()
+    api.admit(request, given)
+    if missing := next((name for name in needed if not given.get(name)), None):
+        raise HTTPException(400, f"Invalid request: missing {missing} parameter")
+    return given
 
 
 def _said(errors: Sequence[Any]) -> str:
@@ -322,10 +317,6 @@ _CLOSED = [
     *(f"{base}/{what}{{rest:path}}" for base in ("", "/gradio_api") for what in ("file", "proxy", "stream")),
 ]
 _ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": Error} for status in (400, 403, 413, 429, 503, 504)}
-_PLAIN_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Translation</title>
-<h1>Translation</h1><p>This server speaks LibreTranslate's API: <code>POST /translate</code>,
-<a href="languages">languages</a>, <a href="openapi.json">openapi.json</a>.</p>
-<p>%s</p></html>"""
 
 
 async def _api_of(request: Request) -> Api:  # async, since FastAPI calls other functions in a thread
@@ -341,10 +332,11 @@ _operation = partial(_router.get, responses={503: {"model": Error}}, tags=["oper
 
 async def _asked(request: Request, api: Api, model: type[BaseModel], *needed: str) -> tuple[Any, list[str]]:
     """Reads, admits and validates a request; returns its parameters by the model, and its texts, within the limits."""
-    given = await given_by(request)
-    api.admit(request, given)
-    _need(given, *needed)
-    asked = _checked(model, {name: value for name, value in given.items() if name != "api_key"})
+    given = await _admitted(request, api, *needed)
+    try:
+        asked: Any = model.model_validate({name: value for name, value in given.items() if name != "api_key"})
+    except ValidationError as error:
+        raise HTTPException(400, _said(error.errors(include_url=False, include_input=False))) from error
     texts = next(getattr(asked, name) for name in ("texts", "text", "q") if name in model.model_fields)
     texts = [texts] if isinstance(texts, str) else texts
     api.check(texts, request.scope["record"])
@@ -415,9 +407,11 @@ async def settings(api: Served) -> dict[str, Any]:
 @_post(FILES, response_model=FileResponse, openapi_extra=_body(_FILE_FORM, "multipart/form-data"))
 async def translate_file(request: Request, api: Served) -> Response:
     """Translate a file: plain text, web pages, subtitles, Office documents, e-books, message catalogues."""
-    given, record, limits = await given_by(request), request.scope["record"], api.limits
-    api.admit(request, given)
-    _need(given, "file", "source", "target")
+    given, record, limits = (
+        await _admitted(request, api, "file", "source", "target"),
+        request.scope["record"],
+        api.limits,
+    )
     if isinstance(given["file"], str) or not all(isinstance(given[name], str) for name in ("source", "target")):
         raise HTTPException(400, "Invalid request: file is to be a file, source and target are to be codes")
     stem, dot, ending = (given["file"].filename or "").replace("\\", "/").split("/")[-1].rpartition(".")
@@ -427,22 +421,22 @@ async def translate_file(request: Request, api: Served) -> Response:
         raise LimitPassed("file_bytes", len(content), limits.file_bytes, "bytes of the file")
     async with api.within("file_seconds"):
         ((best, *_),), _ = await api.documents(record, [content], suffix, given["source"], given["target"])
-    token = api.downloads.add(f"{stem}_{given['target']}.{ending}", FORMATS[suffix].media_type, best)
+    token = api.downloads.add(f"{stem}_{given['target']}.{ending}", best)
     host = request.headers.get("host", "")
-    left = {"untranslated": record.said["untranslated"]} if "untranslated" in record.said else {}
-    return JSONResponse({"translatedFileUrl": f"{request.scope['scheme']}://{host}/download_file/{token}", **left})
+    counts = {name: record.said[name] for name in ("untranslated", "doubtful") if name in record.said}
+    return JSONResponse({"translatedFileUrl": f"{request.scope['scheme']}://{host}/download_file/{token}", **counts})
 
 
 @_get("/download_file/{token}", response_class=Response)
 async def download_file(token: str, api: Served) -> Response:
     """Fetch a translated file."""
-    name, media_type, content = api.downloads.get(token)
+    name, content = api.downloads.get(token)
     headers = {
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, errors='replace')}",
         "Content-Security-Policy": "sandbox; default-src 'none'",
         "Cache-Control": "no-store",
     }
-    return Response(content, media_type=media_type, headers=headers)
+    return Response(content, media_type="application/octet-stream", headers=headers)
 
 
 @_get("/health", responses={503: {"model": Error}})
@@ -465,7 +459,7 @@ async def readyz(api: Served) -> dict[str, str]:
 async def say_metrics(request: Request, api: Served) -> Response:
     """Return metrics for Prometheus: requests, latencies, queue, batches, tokens. If the server has keys, needs one."""
     if api.keys:
-        api.authorize(request, {})
+        api.admit(request, {})
     metrics = request.app.state.metrics
     return Response(generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
@@ -532,7 +526,6 @@ def make_app(
     hosts: Collection[str] = (),
     page: bool = True,
     cors: bool = False,
-    addresses: bool = False,
 ) -> FastAPI:
     """Builds the FastAPI app. After a call of its `state.end()` it refuses new requests.
 
@@ -543,10 +536,9 @@ def make_app(
         hosts: names that the header Host of a request may have, also as *.example.org; none: any.
         page: mount the page at /, where gradio is installed.
         cors: allow requests from pages of any origin in a browser.
-        addresses: log clients' addresses as they are, not hashed.
     """
     metrics = Metrics(batcher)
-    api = Api(batcher, limits, keys, RequestLog(metrics.on_request, addresses))
+    api = Api(batcher, limits, keys, RequestLog(metrics.on_request))
     app = FastAPI(
         title="hf-mlnmt serve",
         version=__version__,
@@ -556,7 +548,7 @@ def make_app(
         separate_input_output_schemas=False,
     )
     app.state.api, app.state.metrics, app.state.end = api, metrics, api.ending.set
-    app.state.options_model, app.state.completions_model = options_model(api.limits), completions_model(api.limits)
+    app.state.options_model, app.state.completions_model = body_models(api.limits)
     app.add_middleware(Gate, limits=api.limits, log=api.log, hosts=hosts, ending=api.ending)
     if cors:
         headers = ["Authorization", "Content-Type"]
@@ -566,15 +558,8 @@ def make_app(
         ("/v1/translate", translate_v1, Answer, app.state.options_model),
         ("/v1/complete", complete_v1, Completions, app.state.completions_model),
     ):
-        app.add_api_route(
-            path,
-            endpoint,
-            methods=["POST"],
-            response_model=answer,
-            responses=_ERRORS,
-            openapi_extra=_body(body.model_json_schema(), "application/json"),
-            tags=["ours"],
-        )
+        schema = _body(body.model_json_schema(), "application/json")
+        app.post(path, response_model=answer, responses=_ERRORS, openapi_extra=schema, tags=["ours"])(endpoint)
     _add_page(app, api, page)
     _answer_errors(app)
     return app
@@ -600,12 +585,13 @@ def _add_page(app: FastAPI, api: Api, wanted: bool) -> None:
 
             from hf_mlnmt.serving.page import page
         except ImportError:
-            wanted, reason = False, "For a page to translate in: <code>pip install 'hf-mlnmt[serve]'</code>"
+            wanted, reason = False, "For a page to translate in: pip install 'hf-mlnmt[serve]'."
     if not wanted:
+        text = f"This server speaks LibreTranslate's API: POST /translate; see /languages, /openapi.json.\n{reason}\n"
 
-        @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+        @app.get("/", response_class=PlainTextResponse, include_in_schema=False)
         async def plain() -> str:
-            return _PLAIN_PAGE % reason
+            return text
 
         return
 

@@ -31,7 +31,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -52,8 +52,8 @@ from hf_mlnmt.serving.models import Leg, ServedModels
 
 logger = logging.getLogger(__name__)
 
+_CLOSING, _NO_WORKER = "the server is about to end", "the server's worker has ended; it must be started again"
 _CALLS = 64  # TranslationCalls that are cached, the most recently used
-_SHORT = 20_000  # characters up to which the worker cuts a request's texts itself; longer ones are cut by a thread
 
 
 class Overloaded(Exception):
@@ -103,11 +103,6 @@ class _Request:
     future: Future[list[list[Hypothesis]]] = field(default_factory=Future)
     results: dict[tuple[int, int], list[Hypothesis]] = field(default_factory=dict)  # by line and number of the piece
 
-    @property
-    def is_long(self) -> bool:
-        """Returns whether the texts have so many characters that the cutter thread, not the worker, splits them."""
-        return sum(map(len, self.texts)) > _SHORT
-
     def take(self, piece: EncodedPiece, hypotheses: list[Hypothesis]) -> None:
         """Stores the hypotheses of a piece; after the last piece sets the request's result."""
         self.results[piece.line, piece.number] = hypotheses
@@ -155,10 +150,13 @@ class Batcher:
         self._active = 0  # number of requests that are not answered yet
         self._aside = 0.0  # seconds spent on requests that passed a search, to be subtracted from its time
         self._closing = False
-        self.healthy = True  # False once an error has ended the worker
-        self._cutter = ThreadPoolExecutor(1, thread_name_prefix="cut")  # cuts long texts
         self._worker = threading.Thread(target=self._work, name="translate", daemon=True)
         self._worker.start()
+
+    @property
+    def healthy(self) -> bool:
+        """Returns whether the worker runs; False once an error has ended it."""
+        return self._worker.is_alive()
 
     async def translate(
         self,
@@ -179,16 +177,18 @@ class Batcher:
 
         Raises: UserError for unknown languages, models or options, Overloaded, TimedOut.
         """
-        route, results = self.models.route(source, target, model), []
+        route, results = self.models.route(source, target, model), list[list[Hypothesis]]()
         try:
             async with asyncio.timeout(timeout):
                 for number, leg in enumerate(route.legs, 1):
                     request = self._enter(self._call_of(leg, options, number == len(route.legs)), list(texts))
                     try:
-                        results = await asyncio.wrap_future(request.future)
+                        before, results = results, await asyncio.wrap_future(request.future)
                     finally:
                         self._drop(request)
-                    texts = [best[0].text if best else "" for best in results]
+                    texts = [best[0].text for best in results]
+                    if before:  # what is wrong with the translation into the language between stays wrong
+                        results = [_warned(ranked, first[0].warnings) for ranked, first in zip(results, before)]
         except TimeoutError as error:
             raise TimedOut(f"not done within {timeout:g} seconds") from error
         return Translations(results, route.via, [leg.name for leg in route.legs], route.target)
@@ -208,14 +208,12 @@ class Batcher:
         return problems
 
     def close_now(self, timeout: float | None = None) -> None:
-        """Refuses new requests, finishes those that have begun, and ends the worker; after `timeout` seconds fails the
-        rest."""
+        """Refuses new requests, finishes begun ones and ends the worker; after `timeout` seconds fails the rest."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._worker.join(timeout)
-        self._fail_all(_closing())
-        self._cutter.shutdown(wait=False, cancel_futures=True)
+        self._fail_all(Overloaded(_CLOSING))
 
     def _fail_all(self, error: Exception) -> None:
         """Empties all queues and fails the requests that waited in them."""
@@ -256,20 +254,15 @@ class Batcher:
             request.finish()
             return request
         with self._changed:
-            if self._closing:
-                raise _closing()
-            if not self.healthy:
-                raise _no_worker()
+            if self._closing or not self.healthy:
+                raise Overloaded(_CLOSING if self.healthy else _NO_WORKER)
             request.turn = self._fair.served
             self._make_room_locked(len(texts))
             self.statistics.waiting += len(texts)
             self._active += 1
             request.future.add_done_callback(self._answered)
-            if not request.is_long:
-                self._fair.queue(call).uncut.append(request)
-                self._changed.notify()
-                return request
-        self._cutter.submit(lambda: self._put(call, self._cut(call, [request])))
+            self._fair.queue(call).uncut.append(request)
+            self._changed.notify()
         return request
 
     def _answered(self, future: Future[Any]) -> None:
@@ -304,33 +297,24 @@ class Batcher:
                 self._changed.notify_all()
             requests[0].fail(error)
             return []
-        entered, every = list[tuple[_Request, Sequence[EncodedPiece]]](), iter(cut)
+        every, pieces = iter(cut), list[QueuedPiece]()
         for request in requests:
             # Lines are numbered from 1 in each request, as messages, options and random draws go by these numbers.
             request.cut = [next(every).on_line(line) for line in range(1, len(request.texts) + 1)]
-            request.pieces = sum(len(text.inputs) for text in request.cut)
-            entered.append((request, [sentence for text in request.cut for sentence in text.inputs]))
-        pieces: list[QueuedPiece] = []
-        with self._changed:
-            for request, inputs in entered:
-                if request.is_long:  # its turn begins now: until here it waited for the cutting, not for the worker
-                    request.turn = self._fair.served
-                if self._is_accepted_locked(request):
+            inputs = [sentence for text in request.cut for sentence in text.inputs]
+            request.pieces = len(inputs)
+            with self._changed:
+                self.statistics.waiting -= len(request.texts)
+                try:
+                    self._make_room_locked(len(inputs))
+                except Overloaded as error:
+                    request.fail(error)
+                if not request.future.done():  # it was neither refused nor cancelled
                     self.statistics.waiting += len(inputs)
                     pieces += self._fair.pieces_of(request, ((len(each.ids), each) for each in inputs))
-        for request in requests:
-            if not request.pieces:
+            if not inputs:
                 request.finish()
         return pieces
-
-    def _is_accepted_locked(self, request: _Request) -> bool:
-        """Returns whether the pieces of a request may wait; fails the request if they are too many."""
-        self.statistics.waiting -= len(request.texts)
-        try:
-            self._make_room_locked(request.pieces)
-        except Overloaded as error:
-            request.fail(error)
-        return not request.future.done()  # or it was cancelled meanwhile
 
     def _drop(self, request: _Request) -> None:
         """Cancels a request that nobody waits for any more, and removes it from its queue."""
@@ -358,9 +342,8 @@ class Batcher:
         except BaseException as error:
             log_failure(error)
             logger.error("the worker ended: start the server again")
-            with self._changed:
-                self.healthy = False
-            self._fail_all(_no_worker())
+            self._closing = True
+            self._fail_all(Overloaded(_NO_WORKER))
 
     @contextmanager
     def _failing(self, requests: list[_Request]) -> Iterator[None]:
@@ -437,7 +420,9 @@ class Batcher:
             self._search(call, pieces[:half], passed, active)
             self._search(call, pieces[half:], passed, active)
             return
-        self._tell(pieces, found)
+        self.statistics.target_tokens += sum(ranked[0].length for ranked in found if ranked)
+        for piece, hypotheses in zip(pieces, found, strict=True):
+            piece.request.take(piece.content, hypotheses)
 
     def _between_steps(self, pieces: list[QueuedPiece], passed: bool, active: list[int]) -> bool:
         """Translates new requests with an earlier turn; returns whether nobody waits for these pieces any more."""
@@ -445,12 +430,6 @@ class Batcher:
         if passed:
             self._let_pass(max(piece.turn for piece in pieces))
         return all(piece.request.future.done() for piece in pieces)
-
-    def _tell(self, pieces: list[QueuedPiece], found: list[list[Hypothesis]]) -> None:
-        """Stores the hypotheses of pieces in their requests."""
-        self.statistics.target_tokens += sum(ranked[0].length for ranked in found if ranked)
-        for piece, hypotheses in zip(pieces, found, strict=True):
-            piece.request.take(piece.content, hypotheses)
 
     def _count(self, call: Any, pieces: list[QueuedPiece], wanted: int, active: float, seconds: float) -> None:
         """Adds a batch to the statistics. wanted: its planned number of pieces; active: mean of unanswered requests."""
@@ -477,8 +456,6 @@ def _options_of_leg(leg: Leg, options: dict[str, Any], last: bool) -> DecodingOp
 
     Raises: UserError for options that do not exist or do not fit together.
     """
-    if named := sorted({"source_language", "target_language"} & options.keys()):
-        raise UserError(f"{named[0]}: say source and target.")
     asked = {**options, "source_language": leg.source, "target_language": leg.target}
     if not last:
         terms = "terms", "terms_ignore_case"
@@ -489,6 +466,11 @@ def _options_of_leg(leg: Leg, options: dict[str, Any], last: bool) -> DecodingOp
     return DecodingOptions().with_keywords(asked)
 
 
+def _warned(ranked: list[Hypothesis], warnings: Sequence[str]) -> list[Hypothesis]:
+    """Returns hypotheses with these warnings in front of their own."""
+    return [replace(each, warnings=tuple(dict.fromkeys([*warnings, *each.warnings]))) for each in ranked]
+
+
 def texts_in(value: Any) -> Iterator[str]:
     """Yields all strings in a JSON value, keys of objects included."""
     if isinstance(value, str):
@@ -496,11 +478,3 @@ def texts_in(value: Any) -> Iterator[str]:
     elif isinstance(value, Mapping | list | tuple):
         for part in [*value, *(value.values() if isinstance(value, Mapping) else ())]:
             yield from texts_in(part)
-
-
-def _closing() -> Overloaded:
-    return Overloaded("the server is about to end")
-
-
-def _no_worker() -> Overloaded:
-    return Overloaded("the server's worker has ended; it must be started again")

@@ -76,28 +76,23 @@ def error_response(error: Exception) -> JSONResponse:
 
 
 class RequestLog:
-    """Logs each request of API and page as a line of JSON, and calls `observe` with its Record and its seconds.
+    """Logs each request of API and page as a line of JSON, and calls `observe` with its Record and its seconds."""
 
-    addresses: log clients' addresses as they are, else hashed with a random key of this process.
-    """
-
-    def __init__(self, observe: Callable[[Record, float], None] | None = None, addresses: bool = False) -> None:
-        self.observe, self.addresses = observe, addresses
-        self._salt = secrets.token_bytes(16)
+    def __init__(self, observe: Callable[[Record, float], None] | None = None) -> None:
+        self.observe, self._salt = observe, secrets.token_bytes(16)
 
     def write(self, record: Record, client: str) -> None:
-        """Writes the log line of a finished request; client: the client's address."""
+        """Writes the log line of a finished request; client: the address, logged hashed with a key of this process."""
         seconds = time.monotonic() - record.started
         if self.observe:
             self.observe(record, seconds)
-        hashed = hmac.new(self._salt, client.encode(), hashlib.sha256).hexdigest()[:12]
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "method": record.method,
             "path": record.path,
             "status": record.status,
             "seconds": round(seconds, 4),
-            "client": client if self.addresses else hashed,
+            "client": hmac.new(self._salt, client.encode(), hashlib.sha256).hexdigest()[:12],
             **record.said,
         }
         logger.info("%s", json.dumps(line))
@@ -210,14 +205,9 @@ class Gate:
 
     async def _body(self, scope: Any, receive: Receive) -> bytes | None:
         """Reads the body; None if the client has left. Raises: LimitPassed, once it is read or 20 times too large."""
-        is_file = scope["path"] == FILES
-        limit = self.limits.file_bytes + _FORM if is_file else self.limits.body_bytes
-        headers = dict(scope["headers"])
+        limits, is_file = self.limits, scope["path"] == FILES
+        name, limit = ("file_bytes", limits.file_bytes + _FORM) if is_file else ("body_bytes", limits.body_bytes)
         size, parts = 0, []
-        waits = headers.get(b"expect", b"").lower() == b"100-continue"
-        declared = headers.get(b"content-length", b"0")
-        if waits and declared.isdigit() and int(declared) > limit:
-            raise _too_large(is_file, int(declared), limit)
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -227,16 +217,11 @@ class Gate:
                 parts.append(message.get("body", b""))
             # Most clients read an answer only after sending the whole body, so too large a body is read and discarded.
             if size > 20 * limit or (size > limit and not message.get("more_body")):
-                raise _too_large(is_file, size, limit)
+                error = LimitPassed(name, f"{size} bytes or more", limit, "the request is too large")
+                error.headers = {"Connection": "close"}
+                raise error
             if not message.get("more_body"):
                 return b"".join(parts)
-
-
-def _too_large(is_file: bool, size: int, limit: int) -> LimitPassed:
-    name = "file_bytes" if is_file else "body_bytes"
-    error = LimitPassed(name, f"{size} bytes or more", limit, "the request is too large")
-    error.headers = {"Connection": "close"}
-    return error
 
 
 def client_of(scope: Any) -> str:

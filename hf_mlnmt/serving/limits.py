@@ -48,22 +48,10 @@ class Limits:
     seconds: int = _limit("Seconds for a request, waiting included; then its work is stopped.", "--timeout", default=60)
     file_bytes: int = _limit("Bytes of a file.", "--max-file", default=2_000_000)
     file_seconds: int = _limit("Seconds for a file.", "--file-timeout", default=600)
-    download_bytes: int = _limit(
-        "Bytes of all translated files that wait to be fetched; the oldest go.", "--max-downloads", default=64_000_000
-    )
-    download_seconds: int = _limit(
-        "Seconds for which a translated file can be fetched.", "--download-time", default=600
-    )
     queue: int = _limit("Sentences that may wait.", "--max-queue", default=10_000)
-    requests: int = _limit(
-        "Requests for translations a minute, of a key or an address; 0: any number.", "--max-requests", default=0, min=0
-    )
+    requests: int = _limit("Requests a minute of a key or address; 0: any number.", "--max-requests", default=0, min=0)
     connections: int = _limit("Connections at once.", "--max-connections", default=512)
-    idle_seconds: int = _limit(
-        "Seconds for which a client may keep a connection waiting: for a request, or to take an answer.",
-        "--idle-timeout",
-        default=30,
-    )
+    idle_seconds: int = _limit("Seconds that a client may keep a connection waiting.", "--idle-timeout", default=30)
     ending_seconds: int = _limit("Seconds in which begun requests are finished at the end.", "--grace", default=30)
 
     def __post_init__(self) -> None:

@@ -50,9 +50,8 @@ if TYPE_CHECKING:
 LIVE = 1_000  # characters up to which a text is translated while it is typed
 MOST_BEAMS, MOST_EXAMPLES = 10, 6
 BEAMS_OF_TERMS = 5  # beam size with terms or kept parts, unless a beam size is chosen
-PENALTIES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
 # Names of all settings and states, in the order of the values in a request of the page.
-SET = ["text", "source", "target", "first", "second", "show", "layer", "head", "count", "beams", "penalty"]
+SET = ["text", "source", "target", "first", "second", "show", "layer", "head", "count", "beams"]
 SET += ["beginning", "terms", "keep", "asked", "best", "offered", "begun"]
 WORDS = 8  # number of words that are offered to replace a word
 N_BEST, ATTENTION, DEFAULT = "Other translations", "Attention", "As the model says"
@@ -71,10 +70,6 @@ _DEBOUNCE = """(...values) => new Promise((go) => {
 _DONE = """() => {
   const out = document.querySelector("#out");
   out?.classList.remove("busy"); out?.removeAttribute("aria-busy");
-}"""
-_COUNT = """(text) => {
-  const place = document.querySelector("#count output");
-  if (place) place.textContent = [...text].length.toLocaleString("en");
 }"""
 
 
@@ -139,7 +134,6 @@ class _Page:
         with gradio.Row(equal_height=False):
             with gradio.Column(min_width=280):
                 self.set["text"] = gradio.Textbox(lines=5, max_lines=20, max_length=most, autofocus=True, **text)
-                html(f'<p class="note"><output>0</output> / {most:,} characters</p>', elem_id="count")
                 with gradio.Row():
                     self.button = gradio.Button("Translate", variant="primary", size="md", min_width=120)
                     self.clear = gradio.Button("Clear", size="md", min_width=80)
@@ -162,27 +156,20 @@ class _Page:
         with self.gradio.Accordion("Terms and a beginning", open=False):
             label = "The translation begins with"
             self.set["beginning"] = self.gradio.Textbox(label=label, max_length=LIVE, elem_id="beginning")
-            self.set["terms"] = self.gradio.Textbox(
-                label="Terms",
-                info="A line each: a word of the text = its translation, or several with | between them.",
-                placeholder="kernel = Kern | Kernel",
-                lines=3,
-                max_length=self.api.limits.text_characters,
-                elem_id="terms",
-            )
+            info = "A line each: a word of the text = its translation, or several with | between them."
+            box = {"placeholder": "kernel = Kern | Kernel", "lines": 3, "max_length": self.api.limits.text_characters}
+            self.set["terms"] = self.gradio.Textbox(label="Terms", info=info, elem_id="terms", **box)
             kinds = [(f"{kind.capitalize()}s", kind) for kind in PATTERNS]
             self.set["keep"] = self.gradio.CheckboxGroup(kinds, label="Kept as they are", elem_id="keep")
 
     def _search(self) -> None:
-        limits, choose = self.api.limits, self.gradio.Dropdown
+        limits = self.api.limits
         longest = max(2, min(MOST_BEAMS, limits.n_best))
         numbers = [(str(number), number) for number in range(1, min(MOST_BEAMS, limits.beams) + 1)]
-        exponents = [(DEFAULT, ""), *((str(exponent), str(exponent)) for exponent in PENALTIES)]
-        info, label = "Larger: longer translations.", "Translations in the list"
+        shown = {"value": min(5, longest), "step": 1, "label": "Translations in the list"}
         with self.gradio.Accordion("Search", open=False):
-            self.set["count"] = self.gradio.Slider(2, longest, value=min(5, longest), step=1, label=label)
-            self.set["beams"] = choose([(DEFAULT, 0), *numbers], value=0, label="Beams")
-            self.set["penalty"] = choose(exponents, value="", label="Length penalty", info=info)
+            self.set["count"] = self.gradio.Slider(2, longest, **shown)
+            self.set["beams"] = self.gradio.Dropdown([(DEFAULT, 0), *numbers], value=0, label="Beams")
 
     def _connect(self) -> None:
         """Connects events of the components with the functions that handle them."""
@@ -204,7 +191,7 @@ class _Page:
         for function in (answer, offer, take):  # gradio passes arguments by annotations
             function.__annotations__ |= {"request": self.gradio.Request, "event": self.gradio.EventData}
         typed = [text, get["beginning"], get["terms"]]  # by `change`: pasting, and some phones, raise no `input`
-        chosen = ["target", "first", "second", "show", "layer", "head", "count", "beams", "penalty", "keep"]
+        chosen = ["target", "first", "second", "show", "layer", "head", "count", "beams", "keep"]
         on(
             [*(box.change for box in typed), *(get[name].input for name in chosen), asked.change, get["begun"].change],
             answer,
@@ -218,7 +205,6 @@ class _Page:
         self.words.select(offer, list(get.values()), self.words, trigger_mode="always_last", **shown)
         self.words.submit(take, list(get.values()), get["begun"], **shown)
         self.out.change(lambda: "", None, self.words, **shown)
-        text.change(None, text, None, js=_COUNT, **shown)
         self.clear.click(None, None, text, js="() => ''", **shown)
         on([self.button.click, text.submit], _again, [text, asked], asked, **shown)
         self.samples.click(
@@ -474,11 +460,14 @@ class _Answer:
         options, until = self._options(), time.monotonic() + self.api.limits.seconds
         whole = len(self.text) <= LIVE or options.keys() & {"num_return_sequences", "target_prefix"}
         parts = [TextPiece(self.text, "")] if whole else _parts(self.text)
-        done: list[str] = []
+        done, warnings = list[str](), dict[str, None]()
         for part in parts:
             result = self._ask(number, [part.text], **options, timeout=max(0.0, until - time.monotonic()))
-            done.append(result.texts[0][0].text)
-            ranked = result.texts[0] if whole else [Hypothesis(join(done, parts[: len(done)]), 0.0, 0.0, 0)]
+            ranked = result.texts[0]
+            done.append(ranked[0].text)
+            warnings.update(dict.fromkeys(ranked[0].warnings))
+            if not whole:
+                ranked = [Hypothesis(join(done, parts[: len(done)]), 0.0, 0.0, 0, warnings=tuple(warnings))]
             by = ", then ".join(result.models) if len(self.names) > 1 else None
             note = f"Through {language_name(result.via)}." if result.via else ""
             share = 1 - len(done) / len(parts)
@@ -498,8 +487,6 @@ class _Answer:
             raise UserError(f"beams: {beams}; the limit (beams) is {limits.beams}.")
         if beams:
             options["num_beams"] = beams
-        if given["penalty"]:
-            options["length_penalty"] = float(given["penalty"])
         begun = dict(given["begun"]) if given["begun"].get("key") == _key(given) else {}
         numbers = sorted(begun.keys() - {"key"})
         if (given["beginning"] or "").strip():

@@ -32,31 +32,31 @@ _TOGETHER = 500  # texts that are given to the batcher in one call
 
 
 class Downloads:
-    """Keeps translated files in memory under random tokens, for `download_seconds` and up to `download_bytes`."""
+    """Keeps translated files in memory under random tokens, for some seconds; of more than `most` bytes the newest."""
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self._files: OrderedDict[str, tuple[float, str, str, bytes]] = OrderedDict()  # (expiry, name, type, content)
+    def __init__(self, seconds: float = 600.0, most: int = 64_000_000) -> None:
+        self.seconds, self.most = seconds, most
+        self._files: OrderedDict[str, tuple[float, str, bytes]] = OrderedDict()  # (expiry, name, content)
 
-    def add(self, name: str, kind: str, content: bytes) -> str:
+    def add(self, name: str, content: bytes) -> str:
         """Stores a file, drops files that are too old or too many, and returns the new file's token."""
         token = secrets.token_urlsafe(24)
-        self._files[token] = time.monotonic() + self.limits.download_seconds, name, kind, content
+        self._files[token] = time.monotonic() + self.seconds, name, content
         self._forget()
         return token
 
-    def get(self, token: str) -> tuple[str, str, bytes]:
-        """Returns (name, media type, content) of a file. Raises: HTTPException 404 for an unknown or expired token."""
+    def get(self, token: str) -> tuple[str, bytes]:
+        """Returns (name, content) of a file. Raises: HTTPException 404 for an unknown or expired token."""
         self._forget()
         if token not in self._files:
             raise HTTPException(404, "no such file: it is kept for a while only")
         return self._files[token][1:]
 
     def _forget(self) -> None:
-        now, size = time.monotonic(), sum(len(file[3]) for file in self._files.values())
+        now, size = time.monotonic(), sum(len(content) for *_, content in self._files.values())
         while self._files:
             end, *_, content = next(iter(self._files.values()))
-            if now < end and size <= self.limits.download_bytes:
+            if now < end and size <= self.most:
                 return
             size -= len(content)
             self._files.popitem(last=False)
@@ -80,22 +80,16 @@ class Api:
         self, batcher: Batcher, limits: Limits | None = None, keys: Collection[str] = (), log: RequestLog | None = None
     ) -> None:
         self.batcher, self.limits, self.keys = batcher, limits or Limits(), [*map(hashed, keys)]
-        self.rate, self.downloads = RequestsAMinute(self.limits.requests), Downloads(self.limits)
+        self.rate, self.downloads = RequestsAMinute(self.limits.requests), Downloads()
         self.log = log or RequestLog()
         self.ending = asyncio.Event()
-
-    def admit(self, request: Request, given: dict[str, Any]) -> None:
-        """Counts a request. Raises: Overloaded if the server is ending; HTTPException 403 if it has keys and the
-        request has none of them, 429 for too many requests."""
-        self.check_ending()
-        self.authorize(request, given)
 
     def check_ending(self) -> None:
         """Raises Overloaded if the server is ending."""
         if self.ending.is_set():
             raise Overloaded("the server is about to end")
 
-    def authorize(self, request: Request, given: dict[str, Any]) -> None:
+    def admit(self, request: Request, given: dict[str, Any]) -> None:
         """Counts a request and checks its key. Raises: HTTPException 403 without a known key, 429 for too many."""
         key = given.get("api_key") or given.get("apiKey") or _bearer(request)
         known = bool(key) and isinstance(key, str) and is_known(key, self.keys)
@@ -147,14 +141,12 @@ class Api:
         return [found.taken_as or found.language for found in detected], detected
 
     async def translate(
-        self,
-        record: Record,
-        texts: Sequence[str],
-        sources: Sequence[str | None],
-        target: str | None,
-        **options: Any,
+        self, record: Record, texts: Sequence[str], sources: Sequence[str | None], target: str | None, **options: Any
     ) -> Translations:
-        """Translates each text from its language; a text in the target language is returned as it is."""
+        """Translates each text from its language; a text in the target language is returned as it is.
+
+        Writes languages, models and, if there are any, the number of `doubtful` translations to the record.
+        """
         groups: dict[str | None, list[int]] = {}
         for number, source in enumerate(sources):
             groups.setdefault(source, []).append(number)
@@ -176,6 +168,8 @@ class Api:
         record.said |= {"pair": f"{'/'.join(map(str, groups))}-{target}", "models": models}
         if taken is not None:
             record.said["target"] = taken
+        if doubtful := sum(bool(best.warnings) for best, *_ in filter(None, results)):
+            record.said["doubtful"] = doubtful
         return Translations(results, via, models, taken)
 
     async def documents(

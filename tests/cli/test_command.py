@@ -228,12 +228,7 @@ def test_mistyped_verbs_and_options_name_the_nearest(arguments, message):
 
 
 def test_the_shell_s_completion_knows_the_verbs():
-    environment = {
-        **os.environ,
-        "_HF_MLNMT_COMPLETE": "complete_bash",
-        "COMP_WORDS": "hf-mlnmt tra",
-        "COMP_CWORD": "1",
-    }
+    environment = {**os.environ, "_HF_MLNMT_COMPLETE": "complete_bash", "COMP_WORDS": "hf-mlnmt tra", "COMP_CWORD": "1"}
     code = "sys.argv = ['hf-mlnmt']; cli.main()"
     output, errors = bare(code, env=environment).communicate(timeout=200)
     assert output.split() == ["train", "translate"], errors

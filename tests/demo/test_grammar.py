@@ -53,49 +53,38 @@ def test_declension(english, forms):
     assert (made.subject, ", ".join(made.german[case] for case in CASES)) == (english, forms)
 
 
-@pytest.mark.parametrize(
-    ("clause", "english", "second", "first", "last"),
-    [
-        (
-            Clause(phrase("the woman"), VERB["call"], phrase("the men")),
-            "the woman calls the men",
-            "die Frau ruft die Männer an",
-            "ruft die Frau die Männer an",
-            "die Frau die Männer anruft",
-        ),
-        (
-            Clause(THEY, VERB["help"], phrase("a girl"), "perfect", time=TIMES[0]),
-            "they have helped a girl today",
-            "sie haben heute einem Mädchen geholfen",
-            "haben sie heute einem Mädchen geholfen",
-            "sie heute einem Mädchen geholfen haben",
-        ),
-        (
-            Clause(phrase("the cats"), VERB["listen to"], SHE, "must", place=PLACES[0]),
-            "the cats must listen to her in the garden",
-            "die Katzen müssen ihr im Garten zuhören",
-            "müssen die Katzen ihr im Garten zuhören",
-            "die Katzen ihr im Garten zuhören müssen",
-        ),
-        (
-            Clause(phrase("my mother"), VERB["visit"], HE, time=TIMES[1]),
-            "my mother visits him every day",
-            "meine Mutter besucht ihn jeden Tag",
-            "besucht meine Mutter ihn jeden Tag",
-            "meine Mutter ihn jeden Tag besucht",
-        ),
-        (
-            Clause(WE, VERB["sleep"], tense="can", front=TIMES[3]),
-            "now we can sleep",
-            "jetzt können wir schlafen",
-            "können wir schlafen",
-            "wir schlafen können",
-        ),
-    ],
-)
-def test_clauses(clause, english, second, first, last):
-    assert clause.english() == english
-    assert [clause.german(order) for order in ("second", "first", "last")] == [second, first, last]
+# A clause in English, and in German with the verb in second, first and last place.
+CLAUSES = [
+    (
+        Clause(phrase("the woman"), VERB["call"], phrase("the men")),
+        "the woman calls the men: die Frau ruft die Männer an, ruft die Frau die Männer an, die Frau die Männer anruft",
+    ),
+    (
+        Clause(THEY, VERB["help"], phrase("a girl"), "perfect", time=TIMES[0]),
+        "they have helped a girl today: sie haben heute einem Mädchen geholfen, "
+        "haben sie heute einem Mädchen geholfen, sie heute einem Mädchen geholfen haben",
+    ),
+    (
+        Clause(phrase("the cats"), VERB["listen to"], SHE, "must", place=PLACES[0]),
+        "the cats must listen to her in the garden: die Katzen müssen ihr im Garten zuhören, "
+        "müssen die Katzen ihr im Garten zuhören, die Katzen ihr im Garten zuhören müssen",
+    ),
+    (
+        Clause(phrase("my mother"), VERB["visit"], HE, time=TIMES[1]),
+        "my mother visits him every day: meine Mutter besucht ihn jeden Tag, "
+        "besucht meine Mutter ihn jeden Tag, meine Mutter ihn jeden Tag besucht",
+    ),
+    (
+        Clause(WE, VERB["sleep"], tense="can", front=TIMES[3]),
+        "now we can sleep: jetzt können wir schlafen, können wir schlafen, wir schlafen können",
+    ),
+]
+
+
+@pytest.mark.parametrize(("clause", "expected"), CLAUSES)
+def test_clauses(clause, expected):
+    german = ", ".join(clause.german(order) for order in ("second", "first", "last"))
+    assert f"{clause.english()}: {german}" == expected
 
 
 def test_questions():

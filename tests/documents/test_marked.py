@@ -223,11 +223,8 @@ MEMBERS = {".docx": "word/document.xml", ".odt": "content.xml"}
         *(("dog <a id=x></a>", ".html"), ("<b>dog</b> ", ".html"), ("狗<img>", ".html"), ("<img>dog", ".html")),
         *(("dog\n", ".srt"), ("`x` *a ", ".md"), ("[a `b", ".md"), ("- a\n", ".md"), ("|a\\|b", ".md")),
         *(("![a](b ", ".md"), ('msgid "%d a\\n"\nmsgstr ""\n', ".po"), ("<a title='b'>", ".html")),
-        *(
-            ("dog {a} %s 1 a_b A4\n", ".txt"),
-            ("<trans-unit><source>a <g/>b</source></trans-unit>", ".xlf"),
-            ("<pc><source>a</source></pc>", ".xlf"),
-        ),
+        *(("dog {a} %s 1 a_b A4\n", ".txt"), ("<pc><source>a</source></pc>", ".xlf")),
+        ("<trans-unit><source>a <g/>b</source></trans-unit>", ".xlf"),
         *(("<w:p><w:r><w:t>a</w:t></w:r></w:p>", ".docx"), ("<w:r><w:t>a</w:t><w:br/></w:r>", ".docx")),
         ('<w:r><w:fldChar w:fldCharType="begin"/><w:t>a</w:t></w:r>', ".docx"),
         ("<text:p>a<text:note/></text:p>", ".odt"),
@@ -288,8 +285,12 @@ def test_the_dashes_of_a_dialogue_are_no_text(cue, texts):
 
 
 def test_subtitles_without_times_are_refused():
-    with pytest.raises(UserError, match="not SubRip"):
-        read("Hello world", ".srt")
+    for text, ending, said in (
+        ("Hello world", ".srt", "not SubRip"),
+        ("WEBVTT\n\nHello", ".vtt", r"not WebVTT \(vtt\)"),
+    ):
+        with pytest.raises(UserError, match=said):
+            read(text, ending)
 
 
 def test_plain_text_keeps_its_lines():

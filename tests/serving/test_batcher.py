@@ -140,20 +140,6 @@ def test_what_a_request_keeps(models, batcher, caplog):
             batcher.translate_now(texts, "en", "de", keep=keep, **options)
 
 
-def test_many_threads_get_their_own_translations(models, batcher):
-    alone, answers = models.models[0].pipeline(SENTENCES[:32]), [""] * 32
-
-    def ask(number):
-        answers[number] = batcher.translate_now([SENTENCES[number]], "en", "de").texts[0][0].text
-
-    threads = [threading.Thread(target=ask, args=[number]) for number in range(32)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers == alone
-
-
 def test_texts_without_anything_to_translate(batcher):
     assert batcher.translate_now([], "en", "de").texts == []
     assert [best[0].text for best in batcher.translate_now(["", " \n"], "en", "de").texts] == ["", ""]
@@ -346,39 +332,6 @@ def test_who_comes_while_a_batch_is_searched_shares_its_tokens(models, monkeypat
         batcher.translate_now(SENTENCES[:100], "en", "de")
     assert len(waited) > 20
     assert not any(waited)
-
-
-def test_the_turn_of_a_long_text_begins_when_it_is_cut(models, monkeypatch):
-    """What others were served while another thread cut it is nothing that it is owed."""
-    Machine(monkeypatch, lambda number, inputs: 1.0)
-    monkeypatch.setattr("hf_mlnmt.serving.batcher._SHORT", 200)
-    cut, may, begun, turns = TranslationCall.cut, threading.Event(), threading.Event(), []
-
-    def held(run, texts, *given):
-        if threading.current_thread().name.startswith("cut"):
-            begun.set()
-            assert may.wait(30)
-        return cut(run, texts, *given)
-
-    def noted(batcher, run, pieces):
-        turns.append([piece.turn for piece in pieces])
-        put(batcher, run, pieces)
-
-    put = Batcher._put
-    monkeypatch.setattr(Batcher, "_put", noted)
-    monkeypatch.setattr(TranslationCall, "cut", held)
-    with batching(models) as batcher:
-        thread = threading.Thread(target=batcher.translate_now, args=(SENTENCES[:30], "en", "de"))
-        thread.start()
-        assert begun.wait(30)
-        for text in SENTENCES[30:40]:
-            batcher.translate_now([text], "en", "de")
-        until(lambda: batcher.statistics.pieces == 10)  # which is counted after the answer
-        served = batcher._fair.served
-        may.set()
-        thread.join(30)
-    assert len(turns[-1]) == 30
-    assert turns[-1][0] == served > 0
 
 
 def test_one_request_has_no_more_of_a_batch_than_half_a_second(models, monkeypatch):
@@ -603,7 +556,6 @@ def test_bad_requests_are_refused_at_once(batcher):
     for options, message in [
         ({"num_beams": 0}, "num_beams: 0 is not a whole number"),
         ({"num_return_sequences": 3, "num_beams": 2}, "needs num_beams of at least 3"),
-        ({"source_language": "en"}, "source_language: say source and target"),
     ]:
         with pytest.raises(UserError, match=message):
             batcher.translate_now(["Hello."], "en", "de", **options)
@@ -647,14 +599,6 @@ def test_a_fault_of_ours_fails_its_requests_and_no_more(models, batcher, monkeyp
     monkeypatch.undo()
     assert batcher.translate_now(SENTENCES[:1], "en", "de").texts
     assert batcher.healthy
-
-
-@pytest.mark.parametrize(
-    "options", [{"target_prefix": "\ud800"}, {"terms": {"\ud800": "a"}}, {"terms": {"a": ["b", "\ud800"]}}]
-)
-def test_half_a_character_in_an_option(batcher, options):
-    with pytest.raises(UserError, match=r"(target_prefix|terms): U\+D800"):
-        batcher.translate_now(SENTENCES[:1], "en", "de", num_beams=2, **options)
 
 
 def test_what_has_begun_is_finished_at_the_end(models, gate):
@@ -722,11 +666,3 @@ def test_models_are_read_again_under_load(pair_folders, tmp_path):
         shutil.rmtree(folder)
         assert len(batcher.reload()) == 1
         assert batcher.translate_now(SENTENCES[:1], "en", "de").texts[0][0].text == expected[0]
-
-
-def test_a_thousand_requests_at_once(models, batcher):
-    texts = [SENTENCES[number % len(SENTENCES)] for number in range(1000)]
-    answers = together(batcher, texts, max_new_tokens=2)
-    assert len(answers) == 1000
-    assert batcher.statistics.waiting == 0
-    assert batcher.statistics.batches < 200

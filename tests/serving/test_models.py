@@ -129,19 +129,6 @@ def test_names_differ(pair_folders):
     assert ServedModels([f"en-de={pair_folders['en-de']}"] * 2, device="cpu").names == ["en-de", "en-de-2"]
 
 
-def test_a_model_that_cannot_be_loaded_again_stays(pair_folders, tmp_path):
-    folder = shutil.copytree(pair_folders["en-de"], tmp_path / "m")
-    models = ServedModels([str(folder), str(pair_folders["de-fr"])], device="cpu")
-    before = [model.pipeline for model in models.models]
-    shutil.rmtree(folder)
-    (problem,) = models.reload()
-    assert "not loaded again, the one that was loaded stays" in problem
-    after = [model.pipeline for model in models.models]
-    assert after[0] is before[0]
-    assert after[1] is not before[1]
-    assert models.route("en", "de").legs[0].pipeline is before[0]
-
-
 def test_no_model():
     with pytest.raises(UserError, match=r"no model to serve"):
         ServedModels([])
