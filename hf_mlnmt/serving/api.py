@@ -407,11 +407,8 @@ async def settings(api: Served) -> dict[str, Any]:
 @_post(FILES, response_model=FileResponse, openapi_extra=_body(_FILE_FORM, "multipart/form-data"))
 async def translate_file(request: Request, api: Served) -> Response:
     """Translate a file: plain text, web pages, subtitles, Office documents, e-books, message catalogues."""
-    given, record, limits = (
-        await _admitted(request, api, "file", "source", "target"),
-        request.scope["record"],
-        api.limits,
-    )
+    given = await _admitted(request, api, "file", "source", "target")
+    record, limits = request.scope["record"], api.limits
     if isinstance(given["file"], str) or not all(isinstance(given[name], str) for name in ("source", "target")):
         raise HTTPException(400, "Invalid request: file is to be a file, source and target are to be codes")
     stem, dot, ending = (given["file"].filename or "").replace("\\", "/").split("/")[-1].rpartition(".")
