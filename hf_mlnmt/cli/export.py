@@ -26,7 +26,7 @@ def export(
         None, "For Firefox: some hundred sentences of the source, one a line. An unchanged import needs none."
     ),
     shortlist: Path | None = option(
-        None, "For Firefox: a lexical shortlist, in the engine's form or as lines of target, source, probability."
+        None, "For Firefox: a lexical shortlist in the engine's form, as `marian-conv --shortlist` writes it."
     ),
     shortlist_text: Path | None = option(
         None, "For Firefox: text of the source to make a shortlist from: what its translations attend to."

@@ -378,6 +378,25 @@ def check_space_folder(folder: str | Path) -> None:
     check_replaceable(Path(folder), "Space", (CARD, APP, REQUIREMENTS))
 
 
+def check_translates(facts: Facts, name: str) -> None:
+    """Raises UserError for a model that does not translate, and so cannot be shown by the Space `name`."""
+    if auto_class_of_facts(facts) != "AutoModelForSeq2SeqLM":
+        raise UserError(f"--space {name}: {facts.name} does not translate, and a Space shows translations.")
+
+
+def space_head(facts: Facts, name: str, tags: Sequence[str] = (), **runs: Any) -> SpaceCardData:
+    """Returns the metadata of a Space's README.md. runs: `sdk`, `app_file` and further keys that say what is run."""
+    licence, _, own = (facts.licence or "").lower().partition(":")
+    return SpaceCardData(
+        title=name.split("/")[-1],
+        **runs,
+        license=licence or None,
+        license_name=own or None,
+        models=[facts.name] if "/" in facts.name else None,  # a name without owner is a folder's
+        tags=["translation", "hf_mlnmt", *tags],
+    )
+
+
 def build_space(facts: Facts, folder: str | Path, name: str) -> Path:
     """Writes the folder of the Space `name` (owner/name) for the model of `facts`; replaces an earlier one.
 
@@ -389,22 +408,10 @@ def build_space(facts: Facts, folder: str | Path, name: str) -> Path:
 
     folder = Path(folder)
     check_space_folder(folder)
-    if auto_class_of_facts(facts) != "AutoModelForSeq2SeqLM":
-        raise UserError(f"--space {name}: {facts.name} does not translate, and a Space shows translations.")
+    check_translates(facts, name)
     if facts.carries_code and not (all(facts.languages) or facts.codes or hasattr(facts.config, "source_languages")):
         raise UserError(f"--space {name}: the page asks which languages the model has. Say --from and --to.")
-    licence, _, own = (facts.licence or "").lower().partition(":")
-    head = SpaceCardData(
-        title=name.split("/")[-1],
-        sdk="gradio",
-        sdk_version=GRADIO,
-        python_version=PYTHON,
-        app_file=APP,
-        license=licence or None,
-        license_name=own or None,
-        models=[facts.name] if "/" in facts.name else None,  # a name without owner is a folder's
-        tags=["translation", "hf_mlnmt"],
-    )
+    head = space_head(facts, name, sdk="gradio", sdk_version=GRADIO, python_version=PYTHON, app_file=APP)
     files = {"app": APP, "requirements": REQUIREMENTS}
     modules = hasattr(facts.config, "source_languages") and not facts.config.is_pair
     content = {"facts": facts, "modules": modules, "sentence": "", "auto_class": "AutoModelForSeq2SeqLM"}
