@@ -39,7 +39,6 @@ def publish(
     ),
     source_language: options.From = None,
     target_language: options.To = None,
-    results: Path | None = _of_card(None, "Results file with the card's scores. Default: the model's results.json."),
     dtype: Literal["bfloat16", "float16"] | None = option(None, "Round the weights to this type: half the size."),
 ) -> None:
     """Make everything a Hub repository of the model needs, check it, and upload it.
@@ -92,7 +91,6 @@ def publish(
             name=push or (output.resolve().name if output else None),
             licence=licence,
             languages=languages,
-            results=results,
             space=space,
             dtype=dtype,
             confirm_licence=confirm_licence,

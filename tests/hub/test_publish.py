@@ -84,10 +84,10 @@ def test_a_tokenizer_does_not_say_how_it_was_loaded(published):
     ],
 )
 def test_numbers_that_nobody_measured_are_refused(trained_folder, tmp_path, quick, changes, message):
-    path = tmp_path / "r.json"
-    path.write_text(json.dumps(some_results(**changes)))
+    folder = shutil.copytree(trained_folder, tmp_path / "average")
+    (folder / "results.json").write_text(json.dumps(some_results(**changes)))
     with pytest.raises(UserError, match=message):
-        build_folder(trained_folder, tmp_path / "out", licence="mit", results=path)
+        build_folder(folder, tmp_path / "out", licence="mit")
     assert not (tmp_path / "out").exists()
 
 
