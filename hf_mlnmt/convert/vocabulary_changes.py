@@ -203,7 +203,8 @@ def _cut_tokenizer_json(folder: Path, used: set[str], left_out: set[str]) -> lis
         merges = [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in model["merges"]]
         ranks = {pair: rank for rank, pair in enumerate(merges)}
         used = used | _merged_from(used, lambda left, right: ranks.get((left, right), math.inf))
-    gone = left_out if _takes_codes_from(folder) else set()
+    settings = read_json(folder / SETTINGS)
+    gone = set() if "MBart" in settings.get("tokenizer_class", "") else left_out  # mBART's classes have a fixed list
     stay = {token for token in entries if token in used or token in added or spells(token)} | added.keys()
     stay -= gone
     numbers = {**entries, **added}
@@ -222,18 +223,12 @@ def _cut_tokenizer_json(folder: Path, used: set[str], left_out: set[str]) -> lis
     for place in _templates(content.get("post_processor")):
         place["ids"] = [new[number] for number in place["ids"]]
     write_json(folder / TOKENIZER, content)
-    settings = read_json(folder / SETTINGS)
     for key in ("extra_special_tokens", "additional_special_tokens"):
         if isinstance(settings.get(key), list):
             settings[key] = [token for token in settings[key] if token not in gone]
     settings.pop("added_tokens_decoder", None)  # tokenizer.json has their new ids
     write_json(folder / SETTINGS, settings)
     return ids
-
-
-def _takes_codes_from(folder: Path) -> bool:
-    """Returns whether the tokenizer's class reads its codes from the folder; mBART's classes have a fixed list."""
-    return "MBart" not in read_json(folder / SETTINGS).get("tokenizer_class", "")
 
 
 def _templates(processor: Any) -> Iterator[dict[str, Any]]:
