@@ -30,24 +30,22 @@ def push(
     repo_id: str,
     *,
     private: bool | None = None,
-    token: str | None = None,
     space: bool = False,
     attempts: int = ATTEMPTS,
     api: Any = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> str:
-    """Uploads a folder that `build_folder` made; returns its address on the Hub.
+    """Uploads a folder that `build_folder` made, with the token of HF_TOKEN or of `hf auth login`; returns its address.
 
     Args:
         repo_id: "owner/name"; made if it does not exist.
         private: of a new repository; None leaves it to the owner's default.
         space: whether the folder is a gradio Space, not a model.
-        token: default: HF_TOKEN or the one stored by `hf auth login`.
         attempts: how often to try in all if the network fails, waiting longer each time.
 
     Raises: UserError: no token, no network, no permission, a wrong name, an unfinished upload.
     """
-    api, message = api or _api(token), f"Publish {repo_id.split('/')[-1]} with hf_mlnmt"
+    api, message = api or _api(), f"Publish {repo_id.split('/')[-1]} with hf_mlnmt"
     kind = {"repo_type": "space"} if space else {}
     with _explained(repo_id):
         api.create_repo(repo_id, private=private, exist_ok=True, **kind, **({"space_sdk": "gradio"} if space else {}))
@@ -101,10 +99,10 @@ def planned(folder: str | Path, *, output: str | Path | None, push: str | None, 
     return "\n".join(f"{name:<{width}}  {text}" for name, text in lines.items())
 
 
-def _api(token: str | None = None) -> Any:
+def _api() -> Any:
     from huggingface_hub import HfApi
 
-    return HfApi(token=token, library_name="hf_mlnmt")
+    return HfApi(library_name="hf_mlnmt")
 
 
 def check_repository(repo_id: str, option: str = "--push") -> None:
@@ -119,7 +117,7 @@ def check_repository(repo_id: str, option: str = "--push") -> None:
         raise UserError(f"{option} {repo_id}: expected owner/name, as in my-name/my-model.")
 
 
-def check_ready(repo_id: str, token: str | None = None) -> None:
+def check_ready(repo_id: str) -> None:
     """Raises UserError, before a folder is built, for a wrong name, offline mode or no token; uses no network."""
     from huggingface_hub import get_token
     from huggingface_hub.constants import HF_HUB_OFFLINE
@@ -127,7 +125,7 @@ def check_ready(repo_id: str, token: str | None = None) -> None:
     check_repository(repo_id)
     if HF_HUB_OFFLINE:
         raise UserError("offline mode is on (HF_HUB_OFFLINE): unset it to push, or give --output FOLDER.")
-    if not (token or get_token()):
+    if not get_token():
         raise UserError(f"no Hugging Face token found, so nothing can be pushed to {repo_id}. {_TOKEN_HELP}")
 
 

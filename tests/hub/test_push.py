@@ -167,13 +167,14 @@ def test_ready(monkeypatch):
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     with pytest.raises(UserError, match="no Hugging Face token"):
         check_ready("anna/toy")
-    check_ready("anna/toy", token="hf_x")
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_x")
+    check_ready("anna/toy")
     for name in ("toy", "anna/to y", "a/b/c"):
         with pytest.raises(UserError, match="--push"):
-            check_ready(name, token="hf_x")
+            check_ready(name)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match="offline"):
-        check_ready("anna/toy", token="hf_x")
+        check_ready("anna/toy")
 
 
 def test_the_fake_takes_what_the_real_one_takes():
