@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from huggingface_hub import ModelCard
 from typer.testing import CliRunner
 
 from hf_mlnmt.cli.describe import describe
@@ -58,7 +59,12 @@ def test_publish_refuses_licences_and_warns_of_languages_that_the_hub_does_not_k
     output = run("publish", folder, "-o", out, "--licence", "mit", "--from", "english", "--to", "de")
     assert "language 'english' is no code" in output
     assert "'de'" not in output
-    assert "warning" not in run("publish", folder, "-o", out, "--licence", "CC-BY-4.0", "--from", "en", "--to", "pt-BR")
+    for code, base, whole in (("pt-BR", "pt", "pt-BR"), ("fra_Latn", "fr", "fra-Latn")):
+        assert "warning" not in run(
+            "publish", folder, "-o", out, "--licence", "CC-BY-4.0", "--from", "en", "--to", code
+        )
+        metadata = ModelCard.load(out / "README.md").data.to_dict()
+        assert (metadata["language"], metadata["language_bcp47"]) == (["en", base], [whole])  # the Hub refuses others
 
 
 def test_publish_pushes_what_it_built(trained_folder, quick, monkeypatch):
