@@ -57,8 +57,10 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("share_embeddings", "share_decoder_embeddings", "add_qkvbias"), FLAG),
 }
 # Options that encoder and decoder must have alike.
-_ALIKE = ("hidden_size", "heads", "transformer_ff", "mlp_activation_fn", "layer_norm", "norm_eps")
-_ALIKE += ("add_qkvbias", "add_ffnbias")
+_ALIKE = (
+    *("hidden_size", "heads", "transformer_ff", "mlp_activation_fn", "layer_norm", "norm_eps"),
+    *("add_qkvbias", "add_ffnbias"),
+)
 _PRODUCTS = "linear_query linear_keys linear_values final_linear"
 _NORMS, _FEED_FORWARD = ("input_layernorm", "post_attention_layernorm"), ("mlp.gate_up_proj", "mlp.down_proj")
 _ENCODER = layer_parts("self_attn", _PRODUCTS, _NORMS, _FEED_FORWARD)
@@ -100,12 +102,10 @@ def _config(
 ) -> TransformerConfig:
     model, training = content.below("model"), content.below("training")
     common = {name: value for name, value in model.items() if not isinstance(value, dict)}
-    layers = []
-    for side in ("encoder", "decoder"):
-        own = Settings(f"{model.where}{side}.", common | model.below(side))
-        own.check(_PLAIN)
-        layers.append(own)
+    layers = [Settings(f"{model.where}{side}.", common | model.below(side)) for side in ("encoder", "decoder")]
     encoder, decoder = layers
+    for own in layers:
+        own.check(_PLAIN)
     model.check_alike(_ALIKE, encoder, decoder)
     encoder.check({"add_final_linear_bias": (encoder.get("add_qkvbias", False),)})
     for own in layers:

@@ -97,7 +97,7 @@ def metadata(facts: Facts) -> ModelCardData:
     return ModelCardData(
         # The Hub refuses codes with a script or a region here.
         language=list(dict.fromkeys(map(base_language, languages))) or None,
-        **({"language_bcp47": regional} if regional else {}),
+        language_bcp47=regional or None,
         license=licence or None,
         license_name=own_licence or None,
         library_name="peft" if adapts else LIBRARY if facts.carries_code or task == "translation" else "transformers",
