@@ -16,7 +16,7 @@ from hf_mlnmt.data.tokenizer import Tokenizers, check_vocabulary, size_of
 
 RECORD = "import.json"
 _MARIAN = (".npz", ".bin")
-_PICKLES = (".pt", ".ckpt")  # fairseq's; JoeyNMT's
+_PICKLES = (".pt", ".ckpt")  # fairseq's and OpenNMT-py's; JoeyNMT's
 _FILES = _MARIAN + _PICKLES
 _PADDING = 128  # most unused rows of a table
 _TOLERANCE = 1e-4  # most difference of logits, relative to the largest; rounding to float32 makes about 1e-6
@@ -41,7 +41,7 @@ def import_model(
     """Imports a model of another format as this package's baseline, with tokenizer and generation settings.
 
     Formats: MarianMT, M2M100, NLLB, BART, mBART of Transformers (a folder or a Hub name), Marian's own .npz and .bin
-    (Firefox's, in int8), the Transformers of fairseq, JoeyNMT and Eole. docs/opus-mt.md has the details.
+    (Firefox's, in int8), the Transformers of fairseq, JoeyNMT, OpenNMT-py and Eole. docs/opus-mt.md has the details.
 
     Args:
         output: the folder to make; an earlier import there is replaced, anything else is refused. None: write nothing.
@@ -86,7 +86,7 @@ def import_model(
 
 def _read(name: str, options: dict[str, Any]) -> Checkpoint:
     """Reads a checkpoint; the names and contents of its files tell the format."""
-    from hf_mlnmt.convert import eole, huggingface, marian
+    from hf_mlnmt.convert import huggingface, marian, opennmt
 
     path = Path(name)
     if os.path.lexists(path) and not (path.is_file() or path.is_dir()):
@@ -102,8 +102,8 @@ def _read(name: str, options: dict[str, Any]) -> Checkpoint:
         if len(pickles) > 1:
             raise UserError(f"{path}: holds {', '.join(file.name for file in pickles)}. Name the one to import.")
         return _read_pickle(pickles[0])
-    if any(path.glob(eole.WEIGHTS)):
-        return eole.read(path)
+    if any(path.glob(opennmt.EOLE_WEIGHTS)):
+        return opennmt.read_eole(path)
     if not of_transformers:
         raise UserError(
             f"{path}: no checkpoint that can be read. A folder with config.json (Transformers, Eole), or a file "
@@ -113,14 +113,16 @@ def _read(name: str, options: dict[str, Any]) -> Checkpoint:
 
 
 def _read_pickle(path: Path) -> Checkpoint:
-    """Reads a checkpoint of PyTorch; its keys tell the format: fairseq or JoeyNMT."""
-    from hf_mlnmt.convert import fairseq, joeynmt
+    """Reads a checkpoint of PyTorch; its keys tell the format: fairseq, JoeyNMT or OpenNMT-py."""
+    from hf_mlnmt.convert import fairseq, joeynmt, opennmt
 
     content = load(path)
     if "model" in content and ("args" in content or "cfg" in content):
         return fairseq.read(path, content)
     if isinstance(content.get("model_state"), dict):
         return joeynmt.read(path, content)
+    if {"vocab", "opt"} <= content.keys():
+        return opennmt.read(path, content)
     raise UserError(f"{path}: a checkpoint of unknown layout ({', '.join(map(str, list(content)[:6]))}).")
 
 

@@ -1,7 +1,7 @@
-"""JoeyNMT and Eole: logits are those of the toolkits' own code; what does not fit is refused.
+"""JoeyNMT, OpenNMT-py 3 and Eole: logits are those of the toolkits' own code; what does not fit is refused.
 
-Where a toolkit is installed (pip install joeynmt, eole), its own code computes the logits of the same files.
-Everywhere, they are compared with numbers that it computed before: JoeyNMT 2.3.0, Eole 0.6.4.
+Where a toolkit is installed (pip install joeynmt, OpenNMT-py, eole), its own code computes the logits of the same
+files. Everywhere, they are compared with numbers that it computed before: JoeyNMT 2.3.0, OpenNMT-py 3.5.1, Eole 0.6.4.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ import torch
 from helpers import toolkit_checkpoints
 from helpers.contract import assert_same
 from helpers.cut_text import CODES, CUT, TOKENS
-from helpers.toolkit_checkpoints import IDS, TARGET, VARIANTS, eole, joeynmt
+from helpers.toolkit_checkpoints import IDS, TARGET, VARIANTS, eole, joeynmt, opennmt
 
 from hf_mlnmt import UserError, import_model
 from hf_mlnmt.generation import TranslationPipeline
 
 ENGINE = Path(__file__).parents[1] / "helpers" / "toolkit_engine.py"
+PACKAGES = {"joeynmt": "joeynmt", "opennmt": "onmt", "eole": "eole"}
 KNOWN = {  # logits of the second sentence's last position, tokens 3 to 8
     "joeynmt pre": [7.1189, 11.6048, 13.3413, 11.917, 7.6692, 1.6045],
     "joeynmt post": [-1.5362, -1.3385, -0.8238, -0.1138, 0.6231, 1.2124],
+    "opennmt": [-0.1987, -1.979, -3.2802, -3.8008, -3.4253, -2.2494],
+    "opennmt biases": [11.9381, 7.2927, 0.9298, -5.65, -10.8956, -13.5708],
     "eole": [0.2374, -0.4267, -0.9793, -1.2967, -1.3111, -1.026],
     "eole biases": [-0.1571, -6.5078, -11.3063, -13.4228, -12.3634, -8.386],
 }
@@ -46,7 +49,7 @@ def test_logits_are_what_the_toolkit_computed(name, tmp_path):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_logits_are_the_toolkits(name, tmp_path):
     toolkit = name.split()[0]
-    if importlib.util.find_spec(toolkit) is None:
+    if importlib.util.find_spec(PACKAGES[toolkit]) is None:
         pytest.skip(f"{toolkit} is not installed")
     folder = VARIANTS[name](tmp_path / "x")
     command = [sys.executable, str(ENGINE), toolkit, str(folder)]
@@ -56,7 +59,7 @@ def test_logits_are_the_toolkits(name, tmp_path):
     assert_same(logits(folder), expected, 2e-6 * expected.abs().max().item())
 
 
-@pytest.mark.parametrize("name", ["joeynmt post", "eole"])
+@pytest.mark.parametrize("name", ["joeynmt post", "opennmt", "eole"])
 def test_a_folder_translates_and_says_what_to_do(name, tmp_path):
     imported = import_model(VARIANTS[name](tmp_path / "x"), tmp_path / "out")
     end = [3] if name.startswith("joeynmt") else []  # the others put none behind the source
@@ -84,12 +87,13 @@ def test_a_search_of_joeynmt_is_taken_over(tmp_path):
 
 
 RATES = ("dropout", "attention_dropout", "activation_dropout")
+NONE = {"dropout": None, "attention_dropout": None}
 DROPOUT = {  # rates as RATES lists them; what a file does not say is the toolkit's own default
     "joeynmt": (lambda f: joeynmt(f, model__encoder__dropout=0.3), (0.3, 0.3, 0.3)),
     "joeynmt, unsaid": (lambda f: joeynmt(f, model__encoder__dropout=None), (0.1, 0.1, 0.1)),
+    "opennmt": (lambda f: opennmt(f, dropout=[0.3, 0.4]), (0.4, 0.2, 0.4)),
+    "opennmt, unsaid": (lambda f: opennmt(f, **NONE), (0.1, 0.1, 0.1)),
     "eole": (lambda f: eole(f, training__dropout=0.3), (0.3, 0.2, 0.3)),
-    "eole, by steps": (lambda f: eole(f, training__dropout=[0.3, 0.4]), (0.4, 0.2, 0.4)),
-    "eole, unsaid": (lambda f: eole(f, training={}), (0.1, 0.1, 0.1)),
 }
 
 
@@ -142,8 +146,9 @@ def test_sentencepiece_of_joeynmt_cuts_raw_text(tmp_path):
 SUBWORD_NMT = {"level": "bpe", "tokenizer_type": "subword-nmt", "tokenizer_cfg": {"codes": "/x/codes.bpe"}}
 CUTTING = {
     "joeynmt": lambda folder: joeynmt(folder, data__src=SUBWORD_NMT, data__trg=SUBWORD_NMT),
+    "opennmt": lambda folder: opennmt(folder, tied=True, src_subword_model="/x/codes.bpe"),
+    "opennmt, two tables": lambda folder: opennmt(folder, src_subword_model=""),
     "eole": lambda folder: eole(folder, tied=True),
-    "eole, two tables": lambda folder: eole(folder, transforms_configs={"bpe": {"src_subword_model": "/x/codes.bpe"}}),
 }
 FORMS = {
     "subword-nmt": CODES,
@@ -200,6 +205,24 @@ def test_codes_of_another_kind_are_no_codes(tmp_path, monkeypatch):
         import_model(folder)
 
 
+def test_weights_of_opennmt_may_lie_beside_the_options(tmp_path):
+    from safetensors.torch import save_file
+
+    plain = logits(opennmt(tmp_path / "x"))
+    kept = {}
+
+    def without_weights(content):
+        generator = {f"generator.{name}": value for name, value in content.pop("generator").items()}
+        kept.update({**content.pop("model"), **generator})
+        return content
+
+    folder = opennmt(tmp_path / "y", change=without_weights)
+    with pytest.raises(UserError, match=r"holds no weights, and model_step_10\.safetensors"):
+        import_model(folder)
+    save_file({name: value.clone() for name, value in kept.items()}, folder / "model_step_10.safetensors")
+    assert torch.equal(logits(folder), plain)
+
+
 def tensors(key, **changes):
     """A change of a checkpoint's tensors; None takes one away."""
 
@@ -226,18 +249,22 @@ REFUSED = {
         lambda f: joeynmt(f, change=tensors("model_state", **{"trg_embed.lut.weight": torch.ones(44, 16)})),
         "should be the same tensor",
     ),
-    "rotary": (lambda f: eole(f, model__max_relative_positions=-1), "max_relative_positions: -1"),
-    "gates": (lambda f: eole(f, model__mlp_activation_fn="silu"), "mlp_activation_fn: 'silu'"),
-    "recurrent coders": (lambda f: eole(f, model__decoder__decoder_type="rnn"), "decoder_type: 'rnn'"),
-    "positions": (
-        lambda f: eole(f, model__embeddings__position_encoding_type="Learned"),
-        "embeddings.position_encoding_type: 'Learned'",
-    ),
+    "rotary": (lambda f: opennmt(f, max_relative_positions=-1), "max_relative_positions: -1"),
+    "gates": (lambda f: opennmt(f, pos_ffn_activation_fn="silu"), "pos_ffn_activation_fn: 'silu'"),
+    "copies": (lambda f: opennmt(f, copy_attn=True), "copy_attn: True"),
+    "language model": (lambda f: opennmt(f, model_task="lm"), "model_task: 'lm'"),
+    "positions": (lambda f: opennmt(f, position_encoding_type="Learned"), "position_encoding_type: 'Learned'"),
     "other sines": (
-        lambda f: eole(f, change=lambda t: {**t, "src_emb.pe.pe": torch.ones(5000, 1, 16)}),
-        "other numbers",
+        lambda f: opennmt(
+            f, change=tensors("model", **{"encoder.embeddings.make_embedding.pe.pe": torch.ones(5000, 1, 16)})
+        ),
+        "holds other numbers",
     ),
-    "options": (lambda f: eole(f, model__heads=None, model__encoder__heads=None, model__decoder__heads=None), "heads"),
+    "options": (lambda f: opennmt(f, heads=None), "nothing is said of heads"),
+    "specials": (
+        lambda f: opennmt(f, change=lambda c: {**c, "vocab": {"src": ["a"], "tgt": ["b"]}}),
+        "vocab: src: has no <blank>, <s>",
+    ),
     "rms": (lambda f: eole(f, model__encoder__layer_norm="rms", model__decoder__layer_norm="rms"), "layer_norm: 'rms'"),
     "few keys": (lambda f: eole(f, model__decoder__heads_kv=2), r"model\.decoder\.heads_kv: 2"),
     "estimator": (lambda f: eole(f, model__add_estimator=True), "add_estimator: True"),
@@ -287,7 +314,7 @@ def rounded_or_broken(how):
 
 
 @pytest.mark.parametrize("how", ["int32", "nan", "inf"])
-@pytest.mark.parametrize("make", [joeynmt, eole], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [joeynmt, opennmt, eole], ids=lambda make: make.__name__)
 def test_weights_that_are_none(make, how, tmp_path):
     folder = make(tmp_path / "x", change=rounded_or_broken(how))
     message = "is int32: import the model in float32" if how == "int32" else r"holds numbers that are none \(NaN or inf"
@@ -295,25 +322,46 @@ def test_weights_that_are_none(make, how, tmp_path):
         import_model(folder)
 
 
-@pytest.mark.parametrize("name", ["generator.weight", "src_emb.embeddings.weight", "tgt_emb.embeddings.weight"])
-def test_a_missing_table_is_not_another_one(name, tmp_path):
-    """Though the settings say that it is not shared; where they say so, it is."""
+def without_output(content):
+    """No output projection, though the settings say that it is not the embeddings."""
+    parts = [content, *(value for value in content.values() if isinstance(value, dict))]
+    for part in parts:
+        for name in [name for name in part if "generator" in name]:
+            del part[name]
+    return content
 
-    def change(tensors):
-        return {key: value for key, value in tensors.items() if key != name}
 
-    with pytest.raises(UserError, match=rf"the tensor {name} is missing"):
-        import_model(eole(tmp_path / "x", change=change))
-    if name.startswith("tgt"):
-        model = import_model(eole(tmp_path / "y", change=change, model__share_embeddings=True)).model
-        assert torch.equal(model.get_encoder().embed_tokens.weight, model.get_decoder().embed_tokens.weight)
+@pytest.mark.parametrize("make", [opennmt, eole], ids=lambda make: make.__name__)
+def test_a_missing_output_projection_is_not_the_embeddings(make, tmp_path):
+    with pytest.raises(UserError, match=r"the tensor generator\.weight is missing"):
+        import_model(make(tmp_path / "x", change=without_output))
+
+
+@pytest.mark.parametrize("missing", ["encoder", "decoder"])
+@pytest.mark.parametrize("make", [opennmt, eole], ids=lambda make: make.__name__)
+def test_a_missing_embedding_is_not_the_other_sides(make, missing, tmp_path):
+    """Unless the settings say that both sides share it."""
+    name = {"encoder": ("src_emb", "encoder.embed"), "decoder": ("tgt_emb", "decoder.embed")}[missing]
+
+    def change(content):
+        tensors = content.get("model", content)
+        for tensor in [tensor for tensor in tensors if tensor.startswith(name) and "pe.pe" not in tensor]:
+            del tensors[tensor]
+        return content
+
+    with pytest.raises(UserError, match=r"the tensor (src|tgt|encoder|decoder)\S+ is missing"):
+        import_model(make(tmp_path / "x", change=change))
+    if missing == "decoder":
+        shared = {"share_embeddings": True} if make is opennmt else {"model__share_embeddings": True}
+        model = import_model(make(tmp_path / "y", change=change, **shared)).model
+        source, target = model.get_encoder().embed_tokens.weight, model.get_decoder().embed_tokens.weight
+        assert torch.equal(source, target)
 
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
         ("specials", "x", "specials: settings below it are expected, not 'x'"),
-        ("src", ["a"], "vocab.json: src: has no <blank>, <s>"),
         ("decoder_start_token", ["<s>"], r"decoder_start_token: \['<s>'\] is not in the target's vocabulary"),
     ],
 )
@@ -324,11 +372,11 @@ def test_what_a_vocabulary_of_eole_cannot_say(field, value, message, tmp_path):
         import_model(tmp_path / "x")
 
 
+@pytest.mark.parametrize("part", ["model", "generator"])
 @pytest.mark.parametrize("odd", [[1], "weights", {3: torch.ones(2)}], ids=["list", "text", "number"])
-def test_weights_that_are_no_mapping(odd, tmp_path):
-    folder = joeynmt(tmp_path / "x", change=lambda content: {**content, "model_state": odd})
-    message = "a mapping of names to tensors is expected" if isinstance(odd, dict) else "a checkpoint of unknown layout"
-    with pytest.raises(UserError, match=message):
+def test_weights_that_are_no_mapping(part, odd, tmp_path):
+    folder = opennmt(tmp_path / "x", change=lambda content: {**content, part: odd})
+    with pytest.raises(UserError, match=rf"{part}: a mapping of names to tensors is expected"):
         import_model(folder)
 
 
@@ -340,6 +388,7 @@ def test_weights_that_are_no_mapping(odd, tmp_path):
             {"model__encoder__num_heads": "two"},
             r"model\.encoder\.num_heads: a whole number is expected, not 'two'",
         ),
+        (opennmt, {"heads": [4]}, r"pt: heads: a whole number is expected, not \[4\]"),
         (joeynmt, {"testing__beam_size": "five"}, "beam_size: a whole number of at least 1 is expected, not 'five'"),
         (joeynmt, {"testing__beam_size": -2}, "beam_size: a whole number of at least 1 is expected, not -2"),
         (joeynmt, {"testing__beam_alpha": "x"}, "beam_alpha: a number from -10 to 10 is expected, not 'x'"),
@@ -355,14 +404,11 @@ def test_weights_that_are_no_mapping(odd, tmp_path):
         (joeynmt, {"model__encoder__embeddings__scale": "false"}, r"embeddings\.scale: 'false'"),
         (joeynmt, {"model__tied_softmax": "false"}, r"model\.tied_softmax: 'false'"),
         (joeynmt, {"model__decoder__num_layers": 10**12}, r"num_layers is 1,000,000,000,000, which the weights cannot"),
-        (eole, {"model__share_embeddings": "false"}, "share_embeddings: 'false'"),
-        (eole, {"model__decoder__transformer_ff": True, "model__encoder__transformer_ff": True}, "whole number is exp"),
+        (opennmt, {"share_embeddings": "false"}, "share_embeddings: 'false'"),
         (eole, {"training": [1]}, r"config\.json: training: settings below it are expected, not \[1\]"),
-        (
-            eole,
-            {"model__decoder__layers": 10**12},
-            "decoder.layers is 1,000,000,000,000, which the weights cannot have",
-        ),
+        (eole, {"model__decoder__layers": 10**12}, "dec_layers is 1,000,000,000,000, which the weights cannot have"),
+        (opennmt, {"enc_layers": None}, "pt: nothing is said of enc_layers"),
+        (opennmt, {"transformer_ff": True}, "transformer_ff: a whole number is expected, not True"),
     ],
 )
 def test_settings_that_are_no_numbers(make, settings, message, tmp_path):

@@ -1,9 +1,10 @@
-"""Checkpoints in the layouts of JoeyNMT and Eole: every weight follows from its name, in any process."""
+"""Checkpoints in the layouts of JoeyNMT, OpenNMT-py 3 and Eole: every weight follows from its name, in any process."""
 
 from __future__ import annotations
 
 import json
 import zlib
+from argparse import Namespace
 
 import torch
 import yaml
@@ -90,12 +91,47 @@ def joeynmt(folder, norm_position="pre", tied=True, activation="relu", change=la
     return folder
 
 
-# Eole --------------------------------------------------------------------------------------------------------------
+# OpenNMT-py and Eole -------------------------------------------------------------------------------------------------
 
 
 def _attention(name: str, bias: bool) -> dict[str, torch.Tensor]:
     parts = ("linear_keys", "linear_values", "linear_query", "final_linear")
     return {k: v for part in parts for k, v in linear(f"{name}.{part}", WIDTH, WIDTH, bias).items()}
+
+
+def opennmt(folder, bias=False, tied=False, change=lambda content: content, **settings):
+    """A folder with a checkpoint of OpenNMT-py 3."""
+    folder.mkdir()
+    options = {
+        "model_task": "seq2seq", "model_type": "text", "encoder_type": "transformer", "decoder_type": "transformer",
+        "enc_layers": LAYERS["encoder"], "dec_layers": LAYERS["decoder"], "enc_hid_size": WIDTH, "dec_hid_size": WIDTH,
+        "hidden_size": WIDTH, "src_word_vec_size": WIDTH, "tgt_word_vec_size": WIDTH, "word_vec_size": WIDTH,
+        "heads": 4, "transformer_ff": INNER, "dropout": [0.1], "attention_dropout": [0.2], "position_encoding": True,
+        "position_encoding_type": "SinusoidalInterleaved", "add_qkvbias": bias, "add_ffnbias": bias, "norm_eps": 1e-6,
+        "pos_ffn_activation_fn": "relu", "share_embeddings": tied, "share_decoder_embeddings": tied, "layers": -1,
+        "data": {"corpus_1": {"transforms": ["sentencepiece", "filtertoolong"]}}, "src_subword_model": "/x/joint.spm",
+    }  # fmt: skip
+    options |= settings
+    tensors, table = {}, sines(options["position_encoding_type"])[:, None]
+    source = weight("source.embed", 48, WIDTH)
+    target = source if tied else weight("target.embed", 48, WIDTH)
+    for side, embedding in (("encoder", source), ("decoder", target)):
+        tensors[f"{side}.embeddings.make_embedding.emb_luts.0.weight"] = embedding
+        tensors[f"{side}.embeddings.make_embedding.pe.pe"] = table
+        tensors |= norm(f"{side}.layer_norm")
+        for layer in range(LAYERS[side]):
+            name = f"encoder.transformer.{layer}" if side == "encoder" else f"decoder.transformer_layers.{layer}"
+            norms = ["layer_norm"] if side == "encoder" else ["layer_norm_1", "layer_norm_2"]
+            for each in [*norms, "feed_forward.layer_norm"]:
+                tensors |= norm(f"{name}.{each}")
+            for attention in ["self_attn"] if side == "encoder" else ["self_attn", "context_attn"]:
+                tensors |= _attention(f"{name}.{attention}", bias)
+            tensors |= linear(f"{name}.feed_forward.w_1", INNER, WIDTH, bias)
+            tensors |= linear(f"{name}.feed_forward.w_2", WIDTH, INNER, bias)
+    generator = {"weight": target if tied else weight("generator", 48, WIDTH), "bias": weight("generator.bias", 48)}
+    content = {"model": tensors, "generator": generator, "vocab": _vocabulary(), "opt": Namespace(**options)}
+    torch.save(change({**content, "optim": {"step": 3}}), folder / "model_step_10.pt")
+    return folder
 
 
 def _vocabulary() -> dict:
@@ -161,6 +197,10 @@ def set_in(content: dict, settings: dict) -> None:
 VARIANTS = {
     "joeynmt pre": lambda folder: joeynmt(folder),
     "joeynmt post": lambda folder: joeynmt(folder, "post", tied=False, activation="gelu"),
+    "opennmt": lambda folder: opennmt(folder),
+    "opennmt biases": lambda folder: opennmt(
+        folder, True, True, position_encoding_type="SinusoidalConcat", pos_ffn_activation_fn="gelu"
+    ),
     "eole": lambda folder: eole(folder),
     "eole biases": lambda folder: eole(folder, True, True),
 }

@@ -1,4 +1,4 @@
-"""JoeyNMT or Eole themselves, in a process of their own: `NAME FOLDER` writes FOLDER/logits.bin.
+"""JoeyNMT, OpenNMT-py or Eole themselves, in a process of their own: `NAME FOLDER` writes FOLDER/logits.bin.
 
 Each loads its checkpoint with its own code; tokens are those of toolkit_checkpoints.py.
 """
@@ -32,6 +32,30 @@ def joeynmt(folder: Path) -> torch.Tensor:
         return_type="decode", trg_input=TARGET, encoder_output=memory, encoder_hidden=hidden, src_mask=mask,
         unroll_steps=TARGET.shape[1], decoder_hidden=None, trg_mask=torch.ones(len(TARGET), 1, 1, dtype=torch.bool),
     )[0]  # fmt: skip
+
+
+def opennmt(folder: Path) -> torch.Tensor:
+    from argparse import Namespace
+
+    from onmt.inputters.inputter import dict_to_vocabs
+    from onmt.model_builder import build_base_model
+    from onmt.opts import train_opts
+    from onmt.utils.parse import ArgumentParser
+
+    torch.serialization.add_safe_globals([Namespace])  # later versions of PyTorch ask for that
+    content = torch.load(folder / "model_step_10.pt")
+    parser = ArgumentParser(conflict_handler="resolve")
+    train_opts(parser)
+    options = {action.dest: action.default for action in parser._actions} | vars(content["opt"])
+    options |= {"self_attn_type": "scaled-dot", "attention_dropout": 0.0, "dropout": 0.0}
+    model = build_base_model(Namespace(**options), dict_to_vocabs(content["vocab"]))
+    model.load_state_dict(content, precision=torch.float32, device=torch.device("cpu"), strict=True, offset=0)
+    model.eval()
+    lengths = (IDS != 1).sum(1)
+    memory, state, lengths = model.encoder(IDS.unsqueeze(-1), lengths)
+    model.decoder.init_state(IDS.unsqueeze(-1), memory, state)
+    states, _ = model.decoder(TARGET.unsqueeze(-1), memory, src_len=lengths)
+    return model.generator(states)
 
 
 def eole(folder: Path) -> torch.Tensor:
