@@ -17,7 +17,7 @@ def export(
         None, "float32; CTranslate2: also float16, int8; Firefox: int8; transformers.js: float32 and int8, or one."
     ),
     calibrate: Path | None = option(None, "For Firefox: some hundred source sentences; an unchanged import: none."),
-    shortlist: Path | None = option(None, "For Firefox: the engine's own, or lines of target, source, probability."),
+    shortlist: Path | None = option(None, "For Firefox: a lexical shortlist as `marian-conv --shortlist` writes it."),
     shortlist_text: Path | None = option(None, "For Firefox: source text, whose attention makes a shortlist."),
     shortlist_teacher: str | None = option(None, "For Firefox: the model whose attention says that, not its own."),
 ) -> None:

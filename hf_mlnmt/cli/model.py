@@ -35,7 +35,7 @@ def add_language(
         hf-mlnmt model add-language facebook/nllb-200-distilled-600M --code gag_Latn --like tur_Latn -o nllb-gag
     """
     from hf_mlnmt.common.files import atomic_folder, check_new_folder
-    from hf_mlnmt.convert.extending import add_languages
+    from hf_mlnmt.convert.vocabulary_changes import add_languages
 
     codes, near = code or [], like or []
     if len(codes) != len(near):
@@ -205,7 +205,6 @@ def trim(
     text: Annotated[list[Path], option(..., "Text of every language to keep, one sentence a line; several files.")],
     output: options.ModelToWrite,
     languages: list[str] | None = option(None, "The codes to keep; default: all that the model has."),
-    least: int = option(1, "Leave out subwords that occur less often in all texts together.", min=1),
     force: options.Force = False,
 ) -> None:
     """Cut a model's vocabulary to what texts use: a smaller file, a faster search, the same translations.
@@ -218,11 +217,11 @@ def trim(
         hf-mlnmt model trim facebook/nllb-200-distilled-600M --text a.en a.mk --languages eng_Latn mkd_Cyrl -o en-mk
     """
     from hf_mlnmt.common.files import atomic_folder, check_new_folder
-    from hf_mlnmt.convert import trimming
+    from hf_mlnmt.convert import vocabulary_changes
 
     check_new_folder(output, force, "config.json")
     with atomic_folder(output) as folder:
-        made = trimming.trim(model, text, folder, languages, least)
+        made = vocabulary_changes.trim(model, text, folder, languages)
     for kind, (before, after) in {"entries": made.entries, "parameters": made.parameters}.items():
         typer.echo(f"{kind:<12}{before:>14,} -> {after:,} ({after / before:.0%})", err=True)
     typer.echo(f"{'one forward':<12}{1000 * made.seconds[0]:>11.0f} ms -> {1000 * made.seconds[1]:.0f} ms", err=True)

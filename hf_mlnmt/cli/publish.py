@@ -24,8 +24,6 @@ def publish(
     private: bool | None = _of_upload(
         None, "Who may see a new repository. Default: as its owner has set for all.", "--private/--public"
     ),
-    create_pr: bool = _of_upload(False, "Upload into a pull request."),
-    revision: str | None = _of_upload(None, "Upload to this branch; made if it is not there."),
     collection: str | None = _of_upload(
         None, "Add the model to this collection: a slug, or a title, made if it is not there.", metavar="NAME"
     ),
@@ -37,7 +35,6 @@ def publish(
     ),
     source_language: options.From = None,
     target_language: options.To = None,
-    results: Path | None = _of_card(None, "Results file with the card's scores. Default: the model's results.json."),
     dtype: Literal["bfloat16", "float16"] | None = option(None, "Round the weights to this type: half the size."),
 ) -> None:
     """Make everything a Hub repository of the model needs, check it, and upload it.
@@ -53,8 +50,8 @@ def publish(
     """
     if output is None and push is None:
         raise UserError("nothing to do: give --output FOLDER, --push OWNER/NAME, or both.")
-    if push is None and (create_pr or revision or collection or private is not None):
-        raise UserError("--create-pr, --revision, --collection and --private say how to upload: add --push OWNER/NAME.")
+    if push is None and (collection or private is not None):
+        raise UserError("--collection and --private say how to upload: add --push OWNER/NAME.")
     if collection and not re.fullmatch(r"[^/]{1,60}|[\w-]+/[\w-]+", collection):
         raise UserError(
             f"--collection {collection}: expected a title, or a slug as owner/title-64f9a55bb3115b4f513ec026."
@@ -63,8 +60,6 @@ def publish(
         raise UserError("give both --from and --to, or neither.")
     if static and not space:
         raise UserError("--static says what the Space is: add --space OWNER/NAME.")
-    if create_pr and revision:
-        raise UserError("--create-pr and --revision: choose one; a pull request goes to the main branch.")
 
     from hf_mlnmt.cli.terminal import plain_console, silence
     from hf_mlnmt.export.static_space import build_static_space, check_static_space
@@ -87,7 +82,7 @@ def publish(
             (check_static_space if static else check_space_folder)(beside)
         languages = (source_language, target_language) if source_language and target_language else None
         name = push or (output.resolve().name if output else None)
-        of_card: dict[str, Any] = {"name": name, "licence": licence, "languages": languages, "results": results}
+        of_card: dict[str, Any] = {"name": name, "licence": licence, "languages": languages}
         of_card |= {"space": space, "confirm_licence": confirm_licence, "base_models": base_model or ()}
         built = build_folder(model, target, dtype=dtype, tell=console.print, **of_card)
         if space and static:
@@ -98,8 +93,7 @@ def publish(
         for warning in built.warnings:
             console.print(f"warning: {warning}", style="yellow")
         if dry_run:
-            how = {"private": private, "create_pr": create_pr, "revision": revision}
-            how |= {"space": space, "collection": collection}
+            how = {"private": private, "space": space, "collection": collection}
             print(planned(target, output=output, push=push, **how))
             console.print("nothing was written or uploaded; without --dry-run it is")
             return
@@ -107,8 +101,7 @@ def publish(
             console.print(f"published in {output}" + (f", its Space in {beside}" if space else ""))
         if push:
             console.print(f"uploading to {push}")
-            address = upload(target, push, private=private, create_pr=create_pr, revision=revision, tell=console.print)
-            print(address)
+            print(upload(target, push, private=private, tell=console.print))
             if collection:
                 print(collect(collection, push, private=private))
         if push and space:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import argparse
-import pickletools
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -376,12 +375,6 @@ def listed(names: list[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
-_OLD_VOCABULARY = (
-    "It holds vocabularies as objects of torchtext, as OpenNMT-py before version 3 wrote them: reading those means "
-    "running code. OpenNMT-py 3 or CTranslate2's converter for OpenNMT-py can read them, where OpenNMT-py is installed."
-)
-
-
 def load(path: Path) -> dict[str, Any]:
     """Reads a checkpoint of PyTorch that holds only tensors, plain values and argparse's Namespace.
 
@@ -391,39 +384,14 @@ def load(path: Path) -> dict[str, Any]:
         with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings(action="ignore"):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file raises whatever comes
-        raise UserError(f"{path}: {_reason(path, error)}") from error
+        asked = re.search(r"GLOBAL ([\w.]+)|TorchScript", str(error))  # torch's own advice would be to trust the file
+        reason = f"not a checkpoint of weights alone, or a damaged one ({first_line(error).partition('. ')[0]})"
+        if asked:
+            reason = f"holds more than weights and plain settings: it asks for {asked[1] or asked[0]}"
+        raise UserError(
+            f"{path}: {reason}. Code in a checkpoint is never run. If you trust whoever made it, save its weights "
+            "alone where its toolkit is installed, and import those."
+        ) from error
     if not isinstance(content, dict):
         raise UserError(f"{path}: a checkpoint is a mapping, this is a {type(content).__name__}.")
     return content
-
-
-def _reason(path: Path, error: Exception) -> str:
-    """Returns why a file cannot be loaded, without torch's advice, which would be to trust the file."""
-    asked = re.search(r"GLOBAL ([\w.]+)", str(error))
-    code = asked[1] if asked else _code_in(path, error)
-    if code is None:
-        return f"not a checkpoint of PyTorch, or a damaged one ({first_line(error).partition('. ')[0]})."
-    more = f" {_OLD_VOCABULARY}" if code.startswith(("torchtext", "onmt")) else ""
-    return (
-        f"holds more than weights and plain settings: it asks for {code}. Code in a checkpoint is never run. If you "
-        f"trust whoever made it, save its weights alone where its toolkit is installed, and import those.{more}"
-    )
-
-
-def _code_in(path: Path, error: Exception) -> str | None:
-    """Returns the name of the code that a pickle would run, where PyTorch did not name it; None for another file."""
-    if "TorchScript" in str(error):
-        return "a program of TorchScript"
-    names: list[str] = []
-    try:
-        with path.open("rb") as file:
-            for operation, argument, _ in pickletools.genops(file):
-                if operation.name in ("GLOBAL", "INST"):
-                    return str(argument).replace(" ", ".")
-                if operation.name == "STACK_GLOBAL":
-                    return ".".join(names[-2:])
-                if isinstance(argument, str):
-                    names.append(argument)
-    except Exception:  # pickletools can raise any exception for a file that is not a pickle
-        pass
-    return None

@@ -47,14 +47,6 @@ KNOWN: dict[str, dict[str, Any]] = {
     "bart": {"position_embedding": "learned", "norm_position": "post", "normalize_embedding": True},
     "mbart": {"position_embedding": "learned", "norm_position": "pre", "normalize_embedding": True},
 }
-_LACKS = {
-    "nllb-moe": "mixtures of experts",
-    "t5": "relative positions and norms without a mean",
-    **dict.fromkeys(("mt5", "umt5"), "relative positions, gates and norms without a mean"),
-    "fsmt": "separate code for its two vocabularies; import fairseq's own checkpoint instead",
-    "pegasus": "positions of its own",
-    "seamless_m4t": "speech",
-}
 # Left-overs of earlier versions of Transformers: a layout's version, and sines, which are computed anew.
 _LEFT_OVER = re.compile(r"(^|\.)(encoder|decoder)\.(version|embed_positions\.(weights|_float_tensor))$")
 # Fields with one name and meaning in their configs and ours.
@@ -93,11 +85,10 @@ def load(name: str, **options: Any) -> tuple[Any, list[str]]:
     folder = fetch_small_files(name, **options)
     config = read_config(folder)
     if config.model_type not in KNOWN:
-        lacks = _LACKS.get(config.model_type)
-        reason = f"it has {lacks}, which the baseline has not" if lacks else "it is none of the architectures below"
         raise UserError(
-            f"{name}: a model of type {config.model_type} cannot be imported: {reason}. Importable: {', '.join(KNOWN)} "
-            "(OPUS-MT, M2M100 and NLLB, BART, mBART and mBART-50). TranslationPipeline runs others as they are."
+            f"{name}: a model of type {config.model_type} cannot be imported, as the baseline computes other things. "
+            f"Importable: {', '.join(KNOWN)} (OPUS-MT, M2M100 and NLLB, BART, mBART and mBART-50). TranslationPipeline "
+            "runs others as they are."
         )
     search = folder / (GENERATION_CONFIG if (folder / GENERATION_CONFIG).is_file() else CONFIG)
     Settings(f"{search}: ", read_json(search)).check_search("num_beams", "length_penalty")

@@ -39,7 +39,7 @@ from hf_mlnmt.convert.checkpoint import (
     weights_of,
     yaml_of,
 )
-from hf_mlnmt.convert.marian_binary import ALPHA, SETTINGS, Item, read_items, read_shortlist, to_bytes, values_of
+from hf_mlnmt.convert.marian_binary import ALPHA, SETTINGS, Item, read_items, read_shortlist, values_of
 from hf_mlnmt.convert.vocabularies import EOS, Side, parts_beside, read_decoding, read_vocabularies, tokenizers_of
 from hf_mlnmt.modeling import SSRUConfig, TransformerConfig
 
@@ -159,8 +159,6 @@ def _load_binary(file: Path) -> _Loaded:
     text = items[SETTINGS].payload
     settings = _settings(file, text)
     notes = []
-    if to_bytes(items.values()) != file.read_bytes():
-        notes.append("its tensors lie otherwise than Marian writes them: exported again, the file has other bytes")
     del items[SETTINGS]
     alphas = {name: items.pop(name) for name in list(items) if name.endswith(ALPHA)}
     arrays = {name: values_of(item) for name, item in items.items()}

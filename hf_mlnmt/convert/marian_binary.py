@@ -10,7 +10,6 @@ embedding it is tied to, whose item is in int8 itself because its name says embe
 import heapq
 import math
 import struct
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +18,6 @@ from typing import NamedTuple
 import numpy as np
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.data.lines import read_lines
 
 STEPS = 127
 LISTED = 50  # in shortlists made here: the first ids, candidates of every sentence, and the translations of a subword
@@ -152,32 +150,6 @@ def read_shortlist(file: Path, sizes: Sequence[int]) -> Shortlist:
             f"{ids.max(initial=0)}; the vocabularies have {sizes[0]} and {sizes[1]}. Take both from one model."
         )
     return Shortlist(first, best, [ids[begin:end].tolist() for begin, end in pairwise(ends)])
-
-
-def read_table(file: Path, source: Mapping[str, int], target: Mapping[str, int]) -> Shortlist:
-    """Reads a lexical table, whose lines are "target source probability", as a Shortlist of token ids.
-
-    source, target: {subword: id}. Raises: UserError for other lines and unknown subwords (lines with NULL are skipped).
-    """
-    scores: defaultdict[int, dict[int, float]] = defaultdict(dict)
-    for number, line in enumerate(read_lines(file, form="table"), start=1):
-        try:
-            translation, word, probability = line.split(" ")
-            value = float(probability)
-        except ValueError:
-            raise UserError(
-                f"{file}, line {number}: a subword of the target, one of the source and a probability are expected, "
-                "with spaces between them."
-            ) from None
-        if "NULL" in (translation, word):
-            continue
-        if translation not in target or word not in source:
-            raise UserError(
-                f"{file}, line {number}: a shortlist of other subwords: the vocabulary has no {translation!r} or no "
-                f"{word!r}. Make it with the subwords of this model."
-            )
-        scores[source[word]][target[translation]] = value
-    return shortlist_of(scores, len(source))
 
 
 def shortlist_of(scores: Mapping[int, Mapping[int, float]], rows: int) -> Shortlist:

@@ -128,10 +128,8 @@ def _backend(file: Path | None, ids: dict[str, int], special: Special) -> Any:
         if file is not None:
             backend.decoder = decoders.BPEDecoder("</w>")
         return backend
-    from transformers.convert_slow_tokenizer import import_protobuf
-
     _pieces(file)
-    proto = import_protobuf().ModelProto.FromString(file.read_bytes())
+    proto = sentencepiece_message(file.read_bytes())
     scores = {piece.piece: piece.score for piece in proto.pieces if piece.type in (1, 4)}
     _add(ids, scores)
     if proto.trainer_spec.model_type == 2:
@@ -197,6 +195,16 @@ def read_vocabularies(file: Path, names: Sequence[str]) -> list[Side]:
             raise UserError(f"{path}: a list of tokens, which says nothing of how text is cut: {spm.name} is missing.")
         sides.append(Side(ids, cutter))
     return sides
+
+
+def sentencepiece_message(content: bytes) -> Any:
+    """Parses a SentencePiece model to its protocol buffers message, which can be changed and written."""
+    from transformers.convert_slow_tokenizer import import_protobuf
+
+    try:
+        return import_protobuf().ModelProto.FromString(content)
+    except ImportError as error:
+        raise UserError("changing a SentencePiece model needs protobuf: pip install 'hf-mlnmt[spm]'.") from error
 
 
 def _pieces(path: Path, *needed: str) -> dict[str, int]:

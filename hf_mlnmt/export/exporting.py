@@ -51,15 +51,22 @@ def write_single_decoder(model: str | Path, output: str | Path, auxiliary: int |
     return Path(output)
 
 
-# {format: packages that exporting to it needs}
-FORMATS: dict[str, tuple[str, ...]] = {
-    "ctranslate2": ("ctranslate2",),
-    "onnx": ("onnx", "onnxscript", "onnxruntime"),
-    "marian": (),
-    "firefox": ("sentencepiece", "protobuf"),
-    "transformers.js": ("onnx", "onnxscript", "onnxruntime"),
+class Format(NamedTuple):
+    """The packages that an export to a format needs, with the extra that installs them, and the types of weights."""
+
+    packages: tuple[str, ...]
+    dtypes: tuple[str, ...] = ("float32",)
+    extra: str = "export"
+
+
+_ONNX = ("onnx", "onnxscript", "onnxruntime")
+FORMATS = {
+    "ctranslate2": Format(("ctranslate2",), ("float32", "float16", "int8")),
+    "onnx": Format(_ONNX),
+    "marian": Format(()),
+    "firefox": Format(("sentencepiece", "protobuf"), ("int8",), "spm"),
+    "transformers.js": Format(_ONNX, ("float32", "int8")),
 }
-DTYPES = ("float32", "float16", "int8")
 RECORD = "export.json"
 
 
@@ -92,20 +99,18 @@ def export(
         to: "ctranslate2" (the baseline; multi-level supervision without fusion, as its main decoder), "onnx",
             "marian" (MarianMTModel of Transformers: the baseline, post-norm), "firefox" (ssru with a unigram
             tokenizer), or "transformers.js" (any system with one tokenizer).
-        dtype: of the weights: "float32", "float16" or "int8"; only float32 for ONNX and Marian, only int8 for Firefox;
-            transformers.js has float32 and int8, both unless one is given.
+        dtype: of the weights, one of those of the format (FORMATS); default: the first, of transformers.js each.
         calibration: for Firefox, a file with source sentences, from which the scales for rounding the inputs of
             products are measured; a model that was imported and not trained since keeps its scales without the file.
-        shortlist: for Firefox, a lexical shortlist in the engine's format, or lines of target, source and probability.
+        shortlist: for Firefox, a lexical shortlist in the engine's format.
         shortlist_text: for Firefox, a file with source sentences, from whose translations a shortlist is made.
         shortlist_teacher: the model whose attention aligns these translations, instead of the exported model's own.
 
     Raises: UserError when the engine cannot run the model, a package is missing, or outputs differ from the model's.
     """
     output = Path(output)
-    dtypes = (dtype,) if dtype else {"firefox": ("int8",), "transformers.js": ("float32", "int8")}.get(to, ("float32",))
-    for asked_dtype in dtypes:
-        _check_request(to, asked_dtype)
+    _check_request(to, dtype)
+    dtypes = (dtype,) if dtype else FORMATS[to].dtypes if to == "transformers.js" else FORMATS[to].dtypes[:1]
     asked = {"--calibrate": calibration, "--shortlist": shortlist, "--shortlist-text": shortlist_text}
     asked["--shortlist-teacher"] = shortlist_teacher
     given = {option: Path(file) for option, file in asked.items() if file is not None}
@@ -145,7 +150,7 @@ def export(
         if to not in ("firefox", "transformers.js"):
             tokenizers.save(new)
             network.generation_config.save_pretrained(new)
-        packages = ("hf-mlnmt", "torch", "transformers", *FORMATS[to])
+        packages = ("hf-mlnmt", "torch", "transformers", *FORMATS[to].packages)
         record = {
             "schema": "hf_mlnmt.export/1",
             "format": to,
@@ -172,19 +177,13 @@ def _check_translates(name: str) -> Path:
     return folder
 
 
-def _check_request(to: str, dtype: str) -> None:
-    for option, value, known in (("--format", to, FORMATS), ("--dtype", dtype, DTYPES)):
-        if value not in known:
-            raise UserError(f"{option} {value}: unknown{suggest(value, known)}; known: {', '.join(known)}.")
-    if to == "firefox" and dtype != "int8":
-        raise UserError(f"--dtype {dtype}: Firefox's models are in int8; leave it out.")
-    if to == "transformers.js" and dtype == "float16":
-        raise UserError("--dtype float16: transformers.js is exported in float32 and int8; leave it out for both.")
-    if to in ("onnx", "marian") and dtype != "float32":
-        after = {"onnx": "onnxruntime.quantization.quantize_dynamic", "marian": "from_pretrained(..., dtype=...)"}
-        raise UserError(f"--dtype {dtype}: {to} is exported in float32; {after[to]} rounds it afterwards.")
-    if missing := [package for package in FORMATS[to] if not _version(package)]:
-        extra = "spm" if to == "firefox" else "export"
+def _check_request(to: str, dtype: str | None) -> None:
+    if to not in FORMATS:
+        raise UserError(f"--format {to}: unknown{suggest(to, FORMATS)}; known: {', '.join(FORMATS)}.")
+    packages, known, extra = FORMATS[to]
+    if dtype and dtype not in known:
+        raise UserError(f"--dtype {dtype}: {to} is exported in {' or '.join(known)}{suggest(dtype, known)}.")
+    if missing := [package for package in packages if not _version(package)]:
         raise UserError(f"--format {to} needs {', '.join(missing)}: pip install 'hf-mlnmt[{extra}]'.")
 
 

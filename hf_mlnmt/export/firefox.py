@@ -34,7 +34,6 @@ from hf_mlnmt.convert.marian_binary import (
     is_in_int8,
     plain,
     read_shortlist,
-    read_table,
     rounded,
     shortlist_bytes,
     shortlist_of,
@@ -248,7 +247,6 @@ def calibrated(parts: Parts, texts: Sequence[str]) -> dict[str, float]:
 
 
 def _shortlist(parts: Parts, source: Path, sides: Sequence[Vocabulary], asked: Asked) -> bytes | None:
-    sizes = [len(side.ids) for side in sides]
     if asked.shortlist_text:
         texts, teacher = _texts(asked.shortlist_text), asked.shortlist_teacher
         aligner = None if teacher is None else Aligner.of(str(teacher), str((direction_of(source) or ("", ""))[1]))
@@ -257,20 +255,10 @@ def _shortlist(parts: Parts, source: Path, sides: Sequence[Vocabulary], asked: A
     if not asked.shortlist and not file.is_file():
         return None
     try:
-        binary = b"\0" in file.read_bytes()
+        read_shortlist(file, [len(side.ids) for side in sides])
     except OSError as error:
         raise UserError(f"{file}: cannot be read ({error.strerror}). Check the path.") from error
-    if not binary:
-        return shortlist_bytes(read_table(file, *(_numbers(side) for side in sides)))
-    read_shortlist(file, sizes)
     return file.read_bytes()
-
-
-def _numbers(side: Vocabulary) -> dict[str, int]:
-    import sentencepiece
-
-    engine = sentencepiece.SentencePieceProcessor(model_proto=side.model)
-    return {engine.id_to_piece(index): index for index in range(len(engine))}
 
 
 def lexical_shortlist(

@@ -12,11 +12,8 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from huggingface_hub import SpaceCardData
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import atomic_folder, write_text
@@ -24,7 +21,7 @@ from hf_mlnmt.common.model_folder import CARD
 from hf_mlnmt.data.subwords import code_of
 from hf_mlnmt.export.exporting import export
 from hf_mlnmt.hub.checks import check_replaceable
-from hf_mlnmt.reports.card import auto_class_of_facts
+from hf_mlnmt.hub.publish import check_translates, space_head
 from hf_mlnmt.reports.facts import Facts
 from hf_mlnmt.reports.tables import language_name, scores_of, template
 
@@ -34,24 +31,6 @@ _ENGINE = "onnxruntime-web"
 _LIBRARY_FILE, _ENGINE_FILE, _BINARY = "transformers.js", "ort.mjs", "ort.wasm.gz"
 _LONGEST = 5000  # characters
 _MINUTES = 10
-
-
-@dataclass(frozen=True)
-class StaticPage:
-    """The texts and values that the page's template shows."""
-
-    title: str
-    purpose: str
-    source: str
-    source_code: str | None
-    targets: Mapping[str, str]
-    """{code of a target language: its name}; {"": "Translation"} where the language is unknown."""
-    tokens: Mapping[str, str]
-    """{code of a target language: the token before the source that tells the model this target}."""
-    facts: Mapping[str, str]
-    card: str | None
-    megabytes: str
-    longest: int = _LONGEST
 
 
 def check_static_space(folder: str | Path) -> None:
@@ -73,8 +52,7 @@ def build_static_space(facts: Facts, model: str | Path, folder: str | Path, name
     """
     folder = Path(folder)
     check_static_space(folder)
-    if auto_class_of_facts(facts) != "AutoModelForSeq2SeqLM":
-        raise UserError(f"--space {name}: {facts.name} does not translate, and a Space shows translations.")
+    check_translates(facts, name)
     with atomic_folder(folder) as new:
         export(model, new / MODEL, "transformers.js", dtype="int8")
         runtime = fetch_runtime(new / RUNTIME)
@@ -85,16 +63,7 @@ def build_static_space(facts: Facts, model: str | Path, folder: str | Path, name
         sizes = _sizes(new)
         offline = _filled(template("static_offline.js").render(), "FILES", {"./": sizes[PAGE], **sizes})
         write_text(new / OFFLINE, _filled(offline, "NAME", f"hf-mlnmt-{_digest(new, sizes)}"))
-        licence, _, own = (facts.licence or "").lower().partition(":")
-        head = SpaceCardData(
-            title=page.title,
-            sdk="static",
-            app_file=PAGE,
-            license=licence or None,
-            license_name=own or None,
-            models=[facts.name] if "/" in facts.name else None,
-            tags=["translation", "hf_mlnmt", "transformers.js"],
-        )
+        head = space_head(facts, name, ["transformers.js"], sdk="static", app_file=PAGE)
         write_text(new / CARD, template("static_card.md.jinja").render(page=page, head=head, runtime=runtime))
     return folder
 
@@ -162,31 +131,29 @@ def _digest(folder: Path, names: Mapping[str, int]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _page(facts: Facts, name: str, sizes: Mapping[str, int]) -> StaticPage:
+def _page(facts: Facts, name: str, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Returns the texts and values that the templates of page and card show."""
     source, target = facts.languages
-    targets = {code: language_name(code) for code in facts.codes} or {
-        target or "": language_name(target or "Translation")
-    }
-    purpose = " ".join(
-        [
-            f"{language_name(source) if source else 'Text'} into {', '.join(targets.values())}.",
-            *([f"For {facts.domain}, and nothing else: other text may come out as nonsense."] if facts.domain else []),
-        ]
-    )
-    about = {"name": facts.name, "licence": facts.licence, "trained on": facts.data.get("name")}
-    scores = {
-        f"{score.metric}, {score.test_set}": f"{score.score:.1f} (in full precision, with beams)"
+    codes = facts.codes or ([target] if target else [])
+    targets = {code: language_name(code) for code in codes} or {"": "Translation"}
+    purpose = f"{language_name(source) if source else 'Text'} into {', '.join(targets.values())}."
+    if facts.domain:
+        purpose += f" For {facts.domain}, and nothing else: other text may come out as nonsense."
+    scores = [
+        (f"{score.metric}, {score.test_set}", f"{score.score:.1f} (in full precision, with beams)")
         for score in reversed(list(scores_of(facts.results)))
         if score.metric in ("BLEU", "chrF")
+    ]
+    about = {"name": facts.name, "licence": facts.licence, "trained on": facts.data.get("name"), **dict(scores[:2])}
+    return {
+        "title": name.split("/")[-1],
+        "purpose": purpose,
+        "source": language_name(source) if source else "Text",
+        "source_code": source,
+        "targets": targets,
+        "tokens": {code: code_of(code) for code in facts.codes},  # the token before the source that tells the target
+        "facts": {key: str(value) for key, value in about.items() if value},
+        "card": f"https://huggingface.co/{facts.name}" if "/" in facts.name else None,
+        "megabytes": f"{sum(sizes.values()) / 1e6:.0f}",
+        "longest": _LONGEST,
     }
-    return StaticPage(
-        title=name.split("/")[-1],
-        purpose=purpose,
-        source=language_name(source) if source else "Text",
-        source_code=source,
-        targets=targets,
-        tokens={code: code_of(code) for code in facts.codes},
-        facts={key: str(value) for key, value in {**about, **dict(list(scores.items())[:2])}.items() if value},
-        card=f"https://huggingface.co/{facts.name}" if "/" in facts.name else None,
-        megabytes=f"{sum(sizes.values()) / 1e6:.0f}",
-    )

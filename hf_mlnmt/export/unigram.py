@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from transformers import MarianTokenizer, PreTrainedTokenizerFast
 
 from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.convert.vocabularies import sentencepiece_message
 from hf_mlnmt.data.subwords import BYTES, EOS, SPECIAL_TOKENS, UNK
 from hf_mlnmt.data.words import without_invisible
 
@@ -57,23 +58,16 @@ def vocabulary_of(name: str, tokenizer: Any, target: bool = False) -> Vocabulary
     for number in range(-len(pieces) % _MULTIPLE):
         ids.append(None)
         pieces.append((f"<unused{number}>", 0.0, _CONTROL))
-    model = _parsed(_specification(fallback))
+    model = sentencepiece_message(_specification(fallback))
     for token, score, kind in pieces:
         model.pieces.add(piece=token, score=score, type=kind)
     return Vocabulary(model.SerializeToString(), ids)
 
 
-def _parsed(content: bytes) -> Any:
-    """Parses a SentencePiece model to its protocol buffers message."""
-    from transformers.convert_slow_tokenizer import import_protobuf
-
-    return import_protobuf().ModelProto.FromString(content)
-
-
 def _of_marian(name: str, tokenizer: MarianTokenizer, target: bool) -> Vocabulary:
     model = (tokenizer.spm_target if target else tokenizer.spm_source).serialized_model_proto()
     encoder = tokenizer.target_encoder if target and tokenizer.separate_vocabs else tokenizer.encoder
-    message = _parsed(model)
+    message = sentencepiece_message(model)
     if message.trainer_spec.model_type != _UNIGRAM:
         raise _of_another_kind(name, "BPE, or words,")
     pieces = [entry.piece for entry in message.pieces]
@@ -115,7 +109,7 @@ def _specification(byte_fallback: bool) -> bytes:
             normalization_rule_tsv=str(rules),
             minloglevel=2,
         )
-    made = _parsed(model.getvalue())
+    made = sentencepiece_message(model.getvalue())
     del made.pieces[:]
     # This field alone of the normalizer's spec is kept: another one holds the path of a temporary file.
     characters = made.normalizer_spec.precompiled_charsmap

@@ -28,7 +28,9 @@ def check_loading(folder: str | Path, model: Any, tokenizers: Tokenizers, ways: 
 
     ways: "package", "remote-code", "own-code" (see reload.py), each in a process; the processes run side by side.
     """
-    names, auto_class = _languages(model), auto_class_of(folder)
+    config, auto_class, names = model.config, auto_class_of(folder), {}
+    if hasattr(config, "source_languages"):  # with modules of several languages, two of which it must be told
+        names = {"source_language": config.source_languages[0], "target_language": config.target_languages[-1]}
     tokenizer, subfolder = tokenizers.source, ""
     if tokenizers.each:
         source = names["source_language"]
@@ -60,14 +62,6 @@ def check_loading(folder: str | Path, model: Any, tokenizers: Tokenizers, ways: 
             for process in started.values():  # after an error, or a signal to us
                 process.kill()
                 process.wait()
-
-
-def _languages(model: Any) -> dict[str, str]:
-    """Returns the languages to tell a model with modules of several languages; {} for any other model."""
-    config = model.config
-    if not hasattr(config, "source_languages"):
-        return {}
-    return {"source_language": config.source_languages[0], "target_language": config.target_languages[-1]}
 
 
 def _start(folder: Path, work: Path, way: str, probe: dict[str, Any]) -> subprocess.Popen[str]:

@@ -77,7 +77,6 @@ def build_folder(
     name: str | None = None,
     licence: str | None = None,
     languages: tuple[str, str] | None = None,
-    results: str | Path | None = None,
     space: str | None = None,
     dtype: str | None = None,
     confirm_licence: bool = False,
@@ -94,7 +93,7 @@ def build_folder(
         target: the folder to make; an earlier publication there is replaced, anything else is refused.
         name: what the card calls the model, and loads in its examples; default: the name of `target`.
         licence: of the weights, as the Hub spells it (apache-2.0 ...), or other:NAME; default: not recorded.
-        languages, results: default: those of the results; results.json in the model folder.
+        languages: default: those of results.json in the model folder.
         space: the Space that shows the model, as owner/name; the card links to it.
         dtype: "bfloat16" or "float16": weights are rounded to it and stored in it. Default: as they are.
         confirm_licence: accept a licence that permits more than that of the data or of the model begun with.
@@ -111,24 +110,23 @@ def build_folder(
     if languages:
         check_direction(home, languages, str(source), "Leave --from and --to out, or exchange them.")
     _check_licence(licence)
-    path = Path(results) if results else home / RESULTS
     if licence and not confirm_licence:
-        _check_rights(source, path, licence, base_models)
+        _check_rights(home, licence, base_models)
     check_target(source, target)
     tell(f"loading {source}")
     network, tokenizers = _load(source)
     weights = _round(network, dtype) if dtype else None
-    recorded = load_results(path) if results or path.is_file() else {}
+    path = home / RESULTS
+    recorded = load_results(path) if path.is_file() else {}
     folders = [home, *([home.resolve().parent] if home.resolve().name in MODELS_OF_A_RUN else [])]
+    emissions = (_emissions(place) for folder in folders for place in (folder, folder / "checkpoints"))
     said = inside(recorded, "recipe", "data")
     made_of, relation = _origins(source, recorded, base_models)
-    if alone:
-        relation = "adapter"
-        if len(made_of) != 1:
-            raise UserError(
-                f"{source}: nobody can use an adapter without its base model, which is on this machine alone. Publish "
-                "that, and name it here: --base-model OWNER/NAME."
-            )
+    if alone and len(made_of) != 1:
+        raise UserError(
+            f"{source}: nobody can use an adapter without its base model, which is on this machine alone. Publish "
+            "that, and name it here: --base-model OWNER/NAME."
+        )
     facts = Facts(
         name=name or target.resolve().name,
         config=network.config,
@@ -142,10 +140,8 @@ def build_folder(
         domain=said.get("domain"),
         datasets=tuple(said.get("datasets") or ()),
         base_models=made_of,
-        relation=relation,
-        emissions=next(
-            filter(None, map(_emissions, [*folders, *(folder / "checkpoints" for folder in folders)])), None
-        ),
+        relation="adapter" if alone else relation,
+        emissions=next(filter(None, emissions), None),
         separate_tokenizers=not tokenizers.joint,
         language_tokenizers=bool(tokenizers.each),
         processing=hide_paths(read_part(source, TEXT_PROCESSING)),
@@ -253,11 +249,10 @@ def _demands(licence: str) -> set[str] | None:
     return next((asked for families, asked in known.items() if family in families), None)
 
 
-def _check_rights(source: Path, results: Path, licence: str, base_models: Sequence[str]) -> None:
+def _check_rights(source: Path, licence: str, base_models: Sequence[str]) -> None:
     """Raises UserError for a licence that lacks demands of the data's licence, or of that of a model begun with."""
     given, seen = _demands(licence), set[Path]()
-    of_bases = chain.from_iterable(_licences_of(*_home_of(name), seen) for name in base_models)
-    for where, other in (*_licences_of(source, results, seen), *of_bases):
+    for where, other in chain.from_iterable(_licences_of(x, seen) for x in (source, *map(_home_of, base_models))):
         if other.lower() == licence.lower():
             continue
         asked = _demands(other)
@@ -269,33 +264,31 @@ def _check_rights(source: Path, results: Path, licence: str, base_models: Sequen
             )
 
 
-def _licences_of(folder: Path, results: Path, seen: set[Path]) -> Iterator[tuple[Path, str]]:
+def _licences_of(folder: Path, seen: set[Path]) -> Iterator[tuple[Path, str]]:
     """Yields (file, licence) for a model's data and its card, and for those of the models that it began with."""
     if folder.resolve() in seen:
         return
     seen.add(folder.resolve())
-    recorded = read_json(results)
-    sections = (recorded.get(key) for key in ("data", "recipe"))
-    data, recipe = (section if isinstance(section, dict) else {} for section in sections)
+    recorded = read_json(folder / RESULTS)
+    data, recipe = inside(recorded, "data"), inside(recorded, "recipe")
     card = front_matter(folder / CARD)
     if not card and folder.name.startswith("nllb-200"):
         card = {"license": "cc-by-nc-4.0"}  # of Meta's models, where their card is not at hand
-    for file, content, key in ((results, data, "licence"), (folder / CARD, card, "license")):
+    for file, content, key in ((folder / RESULTS, data, "licence"), (folder / CARD, card, "license")):
         if isinstance(licence := content.get(key), str):
             yield file, (content.get("license_name") or licence) if licence == "other" else licence
     begun, imported = recipe.get("init_from") or {}, read_json(folder / RECORD).get("source")
     names = [begun] if isinstance(begun, str) else begun.values() if isinstance(begun, dict) else ()
     for name in (*names, *([imported] if imported else [])):
-        yield from _licences_of(*_home_of(str(name)), seen)
+        yield from _licences_of(_home_of(str(name)), seen)
 
 
-def _home_of(name: str) -> tuple[Path, Path]:
-    """Returns the folder of a model, of the Hub with its card where that can be had, and the file of its results."""
-    folder = Path(name)
+def _home_of(name: str) -> Path:
+    """Returns the folder of a model, of one of the Hub with its card where that can be had."""
     if is_hub_name(name):
         with suppress(Exception):  # of a network that is not there
-            folder = Path(hf_hub_download(name, CARD)).parent
-    return folder, folder / RESULTS
+            return Path(hf_hub_download(name, CARD)).parent
+    return Path(name)
 
 
 def check_target(source: Path, target: Path) -> None:
@@ -378,6 +371,25 @@ def check_space_folder(folder: str | Path) -> None:
     check_replaceable(Path(folder), "Space", (CARD, APP, REQUIREMENTS))
 
 
+def check_translates(facts: Facts, name: str) -> None:
+    """Raises UserError for a model that does not translate, and so cannot be shown by the Space `name`."""
+    if auto_class_of_facts(facts) != "AutoModelForSeq2SeqLM":
+        raise UserError(f"--space {name}: {facts.name} does not translate, and a Space shows translations.")
+
+
+def space_head(facts: Facts, name: str, tags: Sequence[str] = (), **runs: Any) -> SpaceCardData:
+    """Returns the metadata of a Space's README.md. runs: `sdk`, `app_file` and further keys that say what is run."""
+    licence, _, own = (facts.licence or "").lower().partition(":")
+    return SpaceCardData(
+        title=name.split("/")[-1],
+        **runs,
+        license=licence or None,
+        license_name=own or None,
+        models=[facts.name] if "/" in facts.name else None,  # a name without owner is a folder's
+        tags=["translation", "hf_mlnmt", *tags],
+    )
+
+
 def build_space(facts: Facts, folder: str | Path, name: str) -> Path:
     """Writes the folder of the Space `name` (owner/name) for the model of `facts`; replaces an earlier one.
 
@@ -389,22 +401,10 @@ def build_space(facts: Facts, folder: str | Path, name: str) -> Path:
 
     folder = Path(folder)
     check_space_folder(folder)
-    if auto_class_of_facts(facts) != "AutoModelForSeq2SeqLM":
-        raise UserError(f"--space {name}: {facts.name} does not translate, and a Space shows translations.")
+    check_translates(facts, name)
     if facts.carries_code and not (all(facts.languages) or facts.codes or hasattr(facts.config, "source_languages")):
         raise UserError(f"--space {name}: the page asks which languages the model has. Say --from and --to.")
-    licence, _, own = (facts.licence or "").lower().partition(":")
-    head = SpaceCardData(
-        title=name.split("/")[-1],
-        sdk="gradio",
-        sdk_version=GRADIO,
-        python_version=PYTHON,
-        app_file=APP,
-        license=licence or None,
-        license_name=own or None,
-        models=[facts.name] if "/" in facts.name else None,  # a name without owner is a folder's
-        tags=["translation", "hf_mlnmt"],
-    )
+    head = space_head(facts, name, sdk="gradio", sdk_version=GRADIO, python_version=PYTHON, app_file=APP)
     files = {"app": APP, "requirements": REQUIREMENTS}
     modules = hasattr(facts.config, "source_languages") and not facts.config.is_pair
     content = {"facts": facts, "modules": modules, "sentence": "", "auto_class": "AutoModelForSeq2SeqLM"}

@@ -13,6 +13,7 @@ from typing import Any
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 from huggingface_hub.utils import yaml_dump
 
+from hf_mlnmt.common.languages import base_language
 from hf_mlnmt.common.model_folder import LANGUAGE_TOKENIZERS, TARGET_TOKENIZER, auto_class_of_config
 from hf_mlnmt.common.table import Number, Table, markdown_text
 from hf_mlnmt.evaluation.comparison import Comparison
@@ -92,8 +93,11 @@ def metadata(facts: Facts) -> ModelCardData:
     shown = task == "translation" and facts.train is None and (facts.languages[0] or facts.codes)
     sentence = f"<2{_another(facts)}> " * bool(facts.codes) + example(facts.languages[0])
     languages = dict.fromkeys([*filter(None, facts.languages), *facts.codes, *getattr(facts.config, "languages", ())])
+    regional = [code.replace("_", "-") for code in languages if base_language(code) != code]  # fra_Latn, pt-BR
     return ModelCardData(
-        language=list(languages) or None,
+        # The Hub refuses codes with a script or a region here.
+        language=list(dict.fromkeys(map(base_language, languages))) or None,
+        language_bcp47=regional or None,
         license=licence or None,
         license_name=own_licence or None,
         library_name="peft" if adapts else LIBRARY if facts.carries_code or task == "translation" else "transformers",

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jinja2
 
+from hf_mlnmt.common.languages import base_language
 from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.evaluation.scores import title_of, with_arrow
 
@@ -128,4 +129,4 @@ def language_name(code: str) -> str:
 
 def example(code: str | None) -> str:
     """Returns an example sentence in a language; in English for other languages and None."""
-    return _EXAMPLES.get(code or "en", _EXAMPLES["en"])
+    return _EXAMPLES.get(base_language(code or "en"), _EXAMPLES["en"])

@@ -351,10 +351,7 @@ def config_for(system: str, shape: str = "base", **overrides: Any) -> StackConfi
     Args:
         system: a canonical name, see `list_systems()`; ms-24 has auxiliaries on layers 2 and 4, ms-24-aif with fusion;
             ms-1+enc-dc, m-10+enc-dc, s-agg+enc-dc and so on have a dual-context encoder.
-        shape: "tiny" (4+4 layers, d=128, 4 heads, d_ff=256), "small" (4+4, 256, 4, 1024) or "base" (6+6, 512, 8, 2048);
-            of a student "student-tiny" (6+2, 256, 8, 1536), "student-base" (6+4, 384, 8, 1536), or, with
-            self-attention in any system, "student-self-attention" (6+2, 256, 8, 1536); of a language model the
-            decoder's.
+        shape: a name in SHAPES; of a language model the decoder's numbers count.
         overrides: config fields that replace the shape's and the system's.
 
     Raises: UserError for an unknown system, shape or field.
@@ -362,16 +359,13 @@ def config_for(system: str, shape: str = "base", **overrides: Any) -> StackConfi
     entry = find_system(system)
     if shape not in SHAPES:
         raise UserError(f"shape '{shape}' is unknown{suggest(shape, SHAPES)}; known: {', '.join(SHAPES)}")
-    config_class = entry.architecture.config_class
+    config_class, size = entry.architecture.config_class, SHAPES[shape]
     known = set(config_class.__dataclass_fields__)
-    for name in overrides:
-        if name not in known:
-            raise UserError(f"{config_class.__name__} has no field '{name}'{suggest(name, known)}")
-    size = SHAPES[shape]
+    if unknown := [name for name in overrides if name not in known]:
+        raise UserError(f"{config_class.__name__} has no field '{unknown[0]}'{suggest(unknown[0], known)}")
     sides = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in size.items()}
     sizes = {name: value for name, value in {**sides, **size}.items() if name in known}
-    fields = deepcopy(dict(entry.fields))  # a copy, since configs may be changed
-    config = config_class(**{**sizes, **fields, **overrides})
+    config = config_class(**{**sizes, **deepcopy(dict(entry.fields)), **overrides})  # a copy: configs may be changed
     if entry.architecture.package != Architecture.package:
         config.auto_map = entry.architecture.pointers()  # so that saving copies the code beside the weights
     return config

@@ -43,7 +43,7 @@ def test_a_mistake_is_one_message(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("junk.pt", b"nothing of PyTorch's", "not a checkpoint of PyTorch, or a damaged one"),
+        ("junk.pt", b"nothing of PyTorch's", "not a checkpoint of weights alone, or a damaged one"),
         ("text.txt", b"words", "no checkpoint that can be read"),
         ("model.ckpt", None, "there is no such file or folder"),
     ],
@@ -83,8 +83,9 @@ def test_code_in_a_checkpoint_is_named_and_never_run(how, tmp_path, monkeypatch,
     code, stdout, stderr = run(monkeypatch, capsys, tmp_path / "model.pt", "-o", tmp_path / "out")
     assert (code, stdout) == (1, "")
     assert "Code in a checkpoint is never run" in stderr
-    named = {"a module": "torch.nn.modules.linear.Linear", "TorchScript": "a program of TorchScript"}
-    assert f"it asks for {named.get(how, f'{os.name}.system' if how != 'an instruction' else 'os.system')}" in stderr
+    named = {"a module": "torch.nn.modules.linear.Linear", "TorchScript": "TorchScript"}
+    if how not in ("protocol 0", "protocol 4", "an instruction"):  # which PyTorch does not read so far as to name it
+        assert f"it asks for {named.get(how, f'{os.name}.system')}" in stderr
     assert "weights_only" not in stderr
     assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
 

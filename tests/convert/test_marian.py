@@ -189,24 +189,8 @@ def test_vocab_yml_with_source_and_target_spm(folder, tmp_path):
 
 
 TOKENS = ["on", "no", "null", "~", "010", "true", "<<", "1e3", "0x1f", "2020-01-01", "1:30", "a:b", "ab#c", "=", "!"]
-TOKENS += [
-    "a\x85b",
-    "a\u2028b",
-    "a\x0bb",
-    "a\x1cb",
-    "\u2029",
-    "\xa0",
-    "\ufeffa",
-    "'",
-    '"',
-    "\\",
-    "''",
-    "-",
-    "? ",
-    "[",
-    "&a",
-    "%",
-]
+TOKENS += ["a\x85b", "a\u2028b", "a\x0bb", "a\x1cb", "\u2029", "\xa0", "\ufeffa", "'", '"', "\\", "''", "-", "? "]
+TOKENS += ["[", "&a", "%"]
 SPECIALS = ["</s>", "<unk>"]
 
 
@@ -434,8 +418,6 @@ def test_weights_in_int8_are_those_of_their_steps(student, two, tmp_path):
 def test_what_cannot_come_back_is_said(student):
     file, *_ = student(alphas=None)
     assert "calibrate it" in str(import_model(file.parent).record["notes"])
-    rewritten(file, lambda items: dict(reversed(items.items())))
-    assert "the file has other bytes" in str(import_model(file.parent).record["notes"])
 
 
 def test_a_name_that_says_no_languages(student):

@@ -14,7 +14,7 @@ import torch
 from helpers.toy_translators import SENTENCES
 
 from hf_mlnmt import import_model
-from hf_mlnmt.convert.marian_binary import read_items, read_shortlist, read_table, shortlist_bytes, to_bytes
+from hf_mlnmt.convert.marian_binary import read_items, read_shortlist, shortlist_bytes, shortlist_of, to_bytes
 from hf_mlnmt.convert.vocabularies import read_list
 
 if importlib.util.find_spec("pymarian") is None:
@@ -157,6 +157,9 @@ def test_the_engines_binary_files(trained, tmp_path):
     table, lists = tmp_path / "lex.txt", tmp_path / "made.bin"
     table.write_text("".join(f"{a} {b} {p}\n" for a, b, p in [*pairs, ("NULL", pieces[0], 1.0)]))
     engine("convert", f"--shortlist {table} 50 50 0 --dump-shortlist {lists} --vocabs {vocabulary} {vocabulary}")
-    known = {piece: number for piece, number in numbers.items() if piece != "<pad>"}
-    assert shortlist_bytes(read_table(table, known, known)) == lists.read_bytes()
-    assert shortlist_bytes(read_shortlist(lists, [len(known)] * 2)) == lists.read_bytes()
+    known = len(numbers) - 1  # without <pad>
+    scores: dict[int, dict[int, float]] = {numbers[piece]: {} for piece in pieces}
+    for target, source, score in pairs:
+        scores[numbers[source]][numbers[target]] = score
+    assert shortlist_bytes(shortlist_of(scores, known)) == lists.read_bytes()
+    assert shortlist_bytes(read_shortlist(lists, [known] * 2)) == lists.read_bytes()

@@ -223,33 +223,6 @@ def test_weights_of_opennmt_may_lie_beside_the_options(tmp_path):
     assert torch.equal(logits(folder), plain)
 
 
-def test_the_output_of_opennmt_in_version_2_has_a_number(tmp_path):
-    def numbered(content):
-        return content | {"generator": {f"0.{name}": value for name, value in content["generator"].items()}}
-
-    assert torch.equal(logits(opennmt(tmp_path / "x", change=numbered)), logits(opennmt(tmp_path / "y")))
-
-
-class OldVocabulary:
-    """As a vocabulary of torchtext in a pickle: a class that only its own code knows."""
-
-
-OldVocabulary.__module__ = "torchtext.vocab"
-
-
-def test_vocabularies_of_torchtext_are_refused_with_the_reason(tmp_path, monkeypatch):
-    import types
-
-    module = types.ModuleType("torchtext.vocab")
-    module.OldVocabulary = OldVocabulary
-    monkeypatch.setitem(sys.modules, "torchtext", types.ModuleType("torchtext"))
-    monkeypatch.setitem(sys.modules, "torchtext.vocab", module)
-    folder = opennmt(tmp_path / "x", change=lambda content: {**content, "vocab": {"src": OldVocabulary()}})
-    with pytest.raises(UserError, match="objects of torchtext, as OpenNMT-py before version 3"):
-        import_model(folder, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def tensors(key, **changes):
     """A change of a checkpoint's tensors; None takes one away."""
 

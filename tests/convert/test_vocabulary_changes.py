@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from hf_mlnmt.cli import app
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.convert.extending import add_languages
-from hf_mlnmt.convert.trimming import trim
+from hf_mlnmt.convert.vocabulary_changes import add_languages, trim
 
 STRANGE = "Ýaş ŋoŋ Ýaş ŋoŋ"  # no letter of the toys' alphabet but a and o
 NEW = {

@@ -56,7 +56,7 @@ def test_refused_before_it_works(folder, tmp_path, monkeypatch):
     out = tmp_path / "out"
     assert "did you mean 'ctranslate2'" in refused(folder, "--format", "ctranslate", "-o", out)
     assert "did you mean 'int8'" in refused(folder, "--format", "ctranslate2", "--dtype", "int", "-o", out)
-    assert "quantize_dynamic" in refused(folder, "--format", "onnx", "--dtype", "int8", "-o", out)
+    assert "onnx is exported in float32" in refused(folder, "--format", "onnx", "--dtype", "int8", "-o", out)
     assert "no config.json" in refused(tmp_path, "--format", "onnx", "-o", out)
     (tmp_path / "file").write_text("x")
     assert "is a file" in refused(folder, "--format", "onnx", "-o", tmp_path / "file")

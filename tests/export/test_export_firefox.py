@@ -21,7 +21,7 @@ from torch import nn
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_mlnmt import UserError, config_for, import_model
-from hf_mlnmt.convert.marian_binary import SETTINGS, read_items, read_shortlist, values_of
+from hf_mlnmt.convert.marian_binary import SETTINGS, read_items, values_of
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.export import export
@@ -299,36 +299,23 @@ def test_a_shortlist_is_what_translations_attend_to(tokenizers):
     assert set(lists.translations[last]) <= translated
 
 
-def test_a_table_of_translations(ours, dev, tmp_path, tokenizers):
-    table = tmp_path / "lex"
-    pieces = [tokenizers.source.convert_ids_to_tokens(index) for index in (300, 301, 302)]
-    table.write_text(f"{pieces[1]} {pieces[0]} 0.5\nNULL {pieces[0]} 0.4\n{pieces[2]} {pieces[0]} 0.1\n")
-    folder = export(ours, tmp_path / "out", "firefox", calibration=dev, shortlist=table).folder
-    size = len(vocabulary_of("it", tokenizers.source).ids)
-    lists = read_shortlist(folder / "lex.50.50.s2t.bin", [size, size]).translations
-    assert [row for row, ids in enumerate(lists) if ids] == [297]
-    assert lists[297] == [298, 299]  # without <pad>, <s> and <mask>
-
-
 def test_what_an_export_cannot_use(ours, dev, tmp_path):
     out, empty, blank = tmp_path / "out", tmp_path / "empty", tmp_path / "blank"
     empty.write_text("")
     blank.write_text("\n \n")
     lists = tmp_path / "lex.bin"
     write_shortlist(lists, [[0]] * 99)
-    (tmp_path / "table").write_text("Hund dog 0.5\n")
     for files, message in (
         ({}, "give some hundred sentences of the source"),
         ({"calibration": empty}, "the file is empty"),
         ({"calibration": blank}, "every line is empty"),
         ({"calibration": tmp_path / "no"}, "no such file"),
         ({"calibration": dev, "shortlist": lists}, "a shortlist of other subwords: it has 99"),
-        ({"calibration": dev, "shortlist": tmp_path / "table"}, "line 1: a shortlist of other subwords"),
-        ({"calibration": dev, "shortlist": dev}, "line 1: a subword of the target, one of the source"),
+        ({"calibration": dev, "shortlist": dev}, "not a whole shortlist in Marian's binary form"),
         ({"calibration": dev, "shortlist": tmp_path / "no"}, "cannot be read"),
         ({"shortlist": lists, "shortlist_text": dev}, "both say which words are candidates"),
         ({"calibration": dev, "shortlist_teacher": "teacher"}, "says how --shortlist-text is aligned"),
-        ({"dtype": "float16"}, "are in int8"),
+        ({"dtype": "float16"}, "firefox is exported in int8"),
     ):
         assert message in refused(ours, out, "firefox", **files)
         assert not out.exists()

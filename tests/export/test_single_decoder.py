@@ -105,14 +105,3 @@ def test_mistakes_are_named(supervised, tmp_path):
             raise call(*arguments, ok=False).exception
     assert not out.exists()
     assert (supervised / "model.safetensors").is_file()
-
-
-def test_an_output_is_replaced_by_force_only(supervised, tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "old").write_text("old")
-    assert "has no config.json" in str(call(supervised, "-o", tmp_path / "out", "--force", ok=False).exception)
-    assert (tmp_path / "out" / "old").read_text() == "old"  # whatever it is, it is no model
-    (tmp_path / "out" / "config.json").write_text("{}")
-    call(supervised, "-o", tmp_path / "out", "--force")
-    assert not (tmp_path / "out" / "old").exists()
-    assert "--auxiliary" in call("--help").output

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from huggingface_hub import ModelCard
 from typer.testing import CliRunner
 
 from hf_mlnmt.cli.describe import describe
@@ -58,7 +59,12 @@ def test_publish_refuses_licences_and_warns_of_languages_that_the_hub_does_not_k
     output = run("publish", folder, "-o", out, "--licence", "mit", "--from", "english", "--to", "de")
     assert "language 'english' is no code" in output
     assert "'de'" not in output
-    assert "warning" not in run("publish", folder, "-o", out, "--licence", "CC-BY-4.0", "--from", "en", "--to", "pt-BR")
+    for code, base, whole in (("pt-BR", "pt", "pt-BR"), ("fra_Latn", "fr", "fra-Latn")):
+        assert "warning" not in run(
+            "publish", folder, "-o", out, "--licence", "CC-BY-4.0", "--from", "en", "--to", code
+        )
+        metadata = ModelCard.load(out / "README.md").data.to_dict()
+        assert (metadata["language"], metadata["language_bcp47"]) == (["en", base], [whole])  # the Hub refuses others
 
 
 def test_publish_pushes_what_it_built(trained_folder, quick, monkeypatch):
@@ -70,10 +76,8 @@ def test_publish_pushes_what_it_built(trained_folder, quick, monkeypatch):
 
     monkeypatch.setattr("hf_mlnmt.hub.upload.push", take)
     monkeypatch.setattr("hf_mlnmt.hub.upload.check_ready", lambda repo_id: None)
-    assert "https://hub.test/anna/toy" in run(
-        "publish", trained_folder, "--push", "anna/toy", "--private", "--revision", "v2"
-    )
-    assert (seen["repo_id"], seen["private"], seen["revision"], seen["create_pr"]) == ("anna/toy", True, "v2", False)
+    assert "https://hub.test/anna/toy" in run("publish", trained_folder, "--push", "anna/toy", "--private")
+    assert (seen["repo_id"], seen["private"]) == ("anna/toy", True)
     monkeypatch.setattr("hf_mlnmt.hub.upload.collect", lambda *how, **more: f"collected {how} {more}")
     output = run("publish", trained_folder, "--push", "anna/toy", "--private", "--collection", "MT")
     assert "collected ('MT', 'anna/toy') {'private': True}" in output
@@ -84,11 +88,11 @@ def test_a_dry_run_lists_what_would_be_written_and_asked(trained_folder, tmp_pat
     monkeypatch.setattr("hf_mlnmt.hub.upload.push", lambda *how, **more: pytest.fail("uploaded"))
     monkeypatch.setattr("hf_mlnmt.hub.upload.collect", lambda *how, **more: pytest.fail("collected"))
     monkeypatch.chdir(tmp_path)
-    asked = ("--private", "--revision", "v2", "--space", "anna/try", "--collection", "MT", "--from", "en", "--to", "de")
+    asked = ("--private", "--space", "anna/try", "--collection", "MT", "--from", "en", "--to", "de")
     output = run("publish", trained_folder, "-o", "out", "--push", "anna/toy", *asked, "--dry-run")
     lines = dict(re.split(r" {2,}", line.strip(), maxsplit=1) for line in output.splitlines() if "  " in line.strip())
     assert lines["written to"] == "out"
-    assert lines["uploaded to"] == "anna/toy, branch v2, made if it is not there; the repository, if new, is private"
+    assert lines["uploaded to"] == "anna/toy; the repository, if new, is private"
     assert lines["not yet"].startswith("offline mode is on")
     assert (lines["space"], lines["collection"]) == ("anna/try, made if it is not there", "MT, made if it is not there")
     names = {"README.md", "config.json", "model.safetensors", "tokenizer.json", "transformer.py"}
@@ -107,7 +111,6 @@ def test_publish_refuses_before_it_works(trained_folder, tmp_path, monkeypatch):
     assert "nothing to do" in refused("publish", trained_folder)
     assert "add --push" in refused("publish", trained_folder, "-o", tmp_path / "out", "--private")
     assert "both" in refused("publish", trained_folder, "-o", tmp_path / "out", "--from", "en")
-    assert "choose one" in refused("publish", trained_folder, "--push", "a/b", "--create-pr", "--revision", "x")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     assert "no Hugging Face token" in refused("publish", trained_folder, "-o", tmp_path / "out", "--push", "anna/toy")

@@ -30,6 +30,16 @@ def python_blocks(folder: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)
 
 
+def check_examples(folder: Path, monkeypatch, capsys) -> None:
+    """The card's examples for the package, by generate() and by the pipeline, print the same translation."""
+    monkeypatch.chdir(folder.parent)
+    plain, *_, pipeline = python_blocks(folder)
+    exec(plain, {})
+    exec(pipeline, {})
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.strip() == second.strip() != ""
+
+
 def run_without_package(code: str, cwd: Path, modules: Path) -> str:
     """Run code in a process that cannot import hf_mlnmt, offline."""
     environment = {**os.environ, "HF_MODULES_CACHE": str(modules), "HF_HUB_OFFLINE": "1"}
@@ -84,10 +94,10 @@ def test_a_tokenizer_does_not_say_how_it_was_loaded(published):
     ],
 )
 def test_numbers_that_nobody_measured_are_refused(trained_folder, tmp_path, quick, changes, message):
-    path = tmp_path / "r.json"
-    path.write_text(json.dumps(some_results(**changes)))
+    folder = shutil.copytree(trained_folder, tmp_path / "average")
+    (folder / "results.json").write_text(json.dumps(some_results(**changes)))
     with pytest.raises(UserError, match=message):
-        build_folder(trained_folder, tmp_path / "out", licence="mit", results=path)
+        build_folder(folder, tmp_path / "out", licence="mit")
     assert not (tmp_path / "out").exists()
 
 
@@ -101,12 +111,7 @@ def test_no_path_of_the_machine_stays(published, trained_folder):
 
 
 def test_codes_of_the_card_run_with_the_package(published, monkeypatch, capsys):
-    monkeypatch.chdir(published.parent)
-    plain, _, pipeline = python_blocks(published)
-    exec(plain, {})
-    exec(pipeline, {})
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.strip() == second.strip() != ""
+    check_examples(published, monkeypatch, capsys)
 
 
 def test_code_of_the_card_runs_without_the_package(published, monkeypatch, capsys, tmp_path):
@@ -169,12 +174,7 @@ def test_separate_tokenizers_and_text_processing(tmp_path, monkeypatch, capsys, 
     save_tokenizers(folder, source, target, processing)
     built = build_folder(folder, tmp_path / "out" / "two", languages=("en", "de")).folder
     assert (built / "target_tokenizer" / "tokenizer.json").is_file()
-    monkeypatch.chdir(built.parent)
-    plain, _, pipeline = python_blocks(built)
-    exec(plain, {})
-    exec(pipeline, {})
-    first, second = capsys.readouterr().out.splitlines()
-    assert first == second != ""
+    check_examples(built, monkeypatch, capsys)
 
 
 def test_multilingual_card_names_and_uses_its_codes(tmp_path, monkeypatch, capsys, quick):
@@ -184,12 +184,7 @@ def test_multilingual_card_names_and_uses_its_codes(tmp_path, monkeypatch, capsy
     assert "language:\n- de\n- fr\n" in card
     assert "into German (de), French (fr), named by the tokenizer's `tgt_lang`" in card
     assert 'tokenizer([text], tgt_lang="de", return_tensors' in card
-    monkeypatch.chdir(built.parent)
-    plain, _, pipeline = python_blocks(built)
-    exec(plain, {})
-    exec(pipeline, {})
-    first, second = capsys.readouterr().out.splitlines()
-    assert first == second != ""
+    check_examples(built, monkeypatch, capsys)
 
 
 def test_a_model_of_transformers_own_needs_no_code(tmp_path, quick):

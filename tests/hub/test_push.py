@@ -1,4 +1,4 @@
-"""Uploading, against a Hub made of a dictionary: resuming, pull requests, and what each failure says."""
+"""Uploading, against a Hub made of a dictionary: resuming, and what each failure says."""
 
 from __future__ import annotations
 
@@ -23,38 +23,19 @@ def http_error(status: int) -> HfHubHTTPError:
 
 
 class FakeHub:
-    """Files by branch. Sends one file a step and fails after `fail_after` files, as often as `failures` says."""
+    """Files of a repository. Sends one file a step and fails after `fail_after` files, as often as `failures` says."""
 
     endpoint = "https://hub.test"
 
     def __init__(self, failures: list[Exception] | None = None, fail_after: int = 1) -> None:
         self.failures, self.fail_after = list(failures or []), fail_after
-        self.branches: dict[str, dict[str, bytes]] = {}
+        self.files: dict[str, bytes] = {}
         self.sent: list[str] = []
-        self.pull_requests: list[SimpleNamespace] = []
         self.calls: list[tuple[str, Any]] = []
-
-    def whoami(self) -> dict[str, str]:
-        return {"name": "anna"}
 
     def create_repo(self, repo_id: str, private: bool | None, exist_ok: bool) -> None:
         assert exist_ok
         self.calls.append(("create_repo", private))
-        self.branches.setdefault("main", {})
-
-    def create_branch(self, repo_id: str, branch: str, exist_ok: bool) -> None:
-        assert exist_ok
-        self.branches.setdefault(branch, {})
-
-    def get_repo_discussions(self, repo_id: str, author: str, discussion_type: str) -> list[SimpleNamespace]:
-        assert (author, discussion_type) == ("anna", "pull_request")
-        return self.pull_requests
-
-    def create_pull_request(self, repo_id: str, title: str) -> SimpleNamespace:
-        made = SimpleNamespace(num=len(self.pull_requests) + 3, title=title, status="draft")
-        self.pull_requests.append(made)
-        self.branches[f"refs/pr/{made.num}"] = {}
-        return made
 
     def create_collection(self, title: str, namespace: str, private: bool, exists_ok: bool) -> SimpleNamespace:
         assert exists_ok
@@ -67,9 +48,8 @@ class FakeHub:
             raise http_error(403)
         self.calls.append(("add_collection_item", (collection_slug, item_id, item_type)))
 
-    def upload_folder(self, repo_id: str, folder_path: Path, revision: str | None, commit_message: str) -> None:
-        there = self.branches[revision or "main"]
-        new = 0
+    def upload_folder(self, repo_id: str, folder_path: Path, commit_message: str) -> None:
+        there, new = self.files, 0
         for path in sorted(path for path in folder_path.rglob("*") if path.is_file()):
             name = path.relative_to(folder_path).as_posix()
             if there.get(name) == path.read_bytes():
@@ -80,8 +60,8 @@ class FakeHub:
             self.sent.append(name)
             new += 1
 
-    def list_repo_files(self, repo_id: str, revision: str | None) -> list[str]:
-        return [*self.branches[revision or "main"], ".gitattributes"]
+    def list_repo_files(self, repo_id: str) -> list[str]:
+        return [*self.files, ".gitattributes"]
 
 
 @pytest.fixture
@@ -105,7 +85,7 @@ ALL = ["README.md", "config.json", "model.safetensors", "target_tokenizer/tokeni
 def test_everything_arrives(folder):
     hub = FakeHub()
     assert push(folder, "anna/toy", private=True, api=hub) == "https://hub.test/anna/toy"
-    assert sorted(hub.branches["main"]) == ALL
+    assert sorted(hub.files) == ALL
     assert hub.calls == [("create_repo", True)]
 
 
@@ -131,25 +111,6 @@ def test_after_the_last_attempt_the_same_call_resumes(folder):
     assert hub.sent == ALL
 
 
-def test_a_pull_request_is_continued_and_not_opened_twice(folder):
-    hub = FakeHub([http_error(503)])
-    with pytest.raises(UserError):
-        push(folder, "other/toy", create_pr=True, api=hub, attempts=1)
-    assert push(folder, "other/toy", create_pr=True, api=hub) == "https://hub.test/other/toy/discussions/3"
-    assert len(hub.pull_requests) == 1
-    assert hub.sent == ALL
-    assert hub.calls == [], "a pull request goes to somebody's repository: it is not created"
-
-
-def test_a_closed_or_foreign_pull_request_is_left_alone(folder):
-    hub = FakeHub()
-    hub.pull_requests = [
-        SimpleNamespace(num=1, title="Publish toy with hf_mlnmt", status="merged"),
-        SimpleNamespace(num=2, title="Fix typo", status="open"),
-    ]
-    assert push(folder, "other/toy", create_pr=True, api=hub).endswith("/discussions/5")
-
-
 def test_a_model_is_put_into_a_collection():
     hub = FakeHub()
     assert collect("anna/mt-0a1b", "anna/toy", api=hub) == "https://hub.test/collections/anna/mt-0a1b"
@@ -163,16 +124,9 @@ def test_a_model_is_put_into_a_collection():
         collect("bob/theirs-1", "anna/toy", api=hub)
 
 
-def test_a_branch_is_made(folder):
-    hub = FakeHub()
-    assert push(folder, "anna/toy", revision="v2", api=hub) == "https://hub.test/anna/toy/tree/v2"
-    assert sorted(hub.branches["v2"]) == ALL
-    assert hub.branches["main"] == {}
-
-
 def test_a_missing_file_is_noticed(folder, monkeypatch):
     hub = FakeHub()
-    monkeypatch.setattr(hub, "list_repo_files", lambda repo_id, revision: ["README.md"])
+    monkeypatch.setattr(hub, "list_repo_files", lambda repo_id: ["README.md"])
     with pytest.raises(UserError, match=r"config\.json, model\.safetensors.*did not arrive"):
         push(folder, "anna/toy", api=hub)
 
@@ -208,23 +162,19 @@ def test_programming_errors_are_not_taken_for_the_network(folder):
         push(folder, "anna/toy", api=FakeHub([TypeError("bug")]))
 
 
-def test_pull_request_and_branch_exclude_each_other(folder):
-    with pytest.raises(UserError, match="choose one"):
-        push(folder, "anna/toy", create_pr=True, revision="v2", api=FakeHub())
-
-
 def test_ready(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     with pytest.raises(UserError, match="no Hugging Face token"):
         check_ready("anna/toy")
-    check_ready("anna/toy", token="hf_x")
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_x")
+    check_ready("anna/toy")
     for name in ("toy", "anna/to y", "a/b/c"):
         with pytest.raises(UserError, match="--push"):
-            check_ready(name, token="hf_x")
+            check_ready(name)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match="offline"):
-        check_ready("anna/toy", token="hf_x")
+        check_ready("anna/toy")
 
 
 def test_the_fake_takes_what_the_real_one_takes():
@@ -233,9 +183,6 @@ def test_the_fake_takes_what_the_real_one_takes():
 
     from huggingface_hub import HfApi
 
-    for name in ("create_repo", "create_branch", "get_repo_discussions", "create_pull_request"):
-        real = inspect.signature(getattr(HfApi, name)).parameters
-        assert set(inspect.signature(getattr(FakeHub, name)).parameters) <= set(real), name
-    for name in ("upload_folder", "list_repo_files", "create_collection", "add_collection_item"):
+    for name in ("create_repo", "upload_folder", "list_repo_files", "create_collection", "add_collection_item"):
         real = inspect.signature(getattr(HfApi, name)).parameters
         assert set(inspect.signature(getattr(FakeHub, name)).parameters) <= set(real), name
