@@ -35,7 +35,7 @@ for path in sorted(package.rglob("*.py")):
             importlib.import_module(".".join(part for part in parts if part != "__init__"))
         except ModuleNotFoundError as error:
             # Each of these files is a module of the extra's package.
-            extras = dict(sentence_embedder="sentence_transformers", hf_metric="evaluate", ray="ray")
+            extras = dict(sentence_embedder="sentence_transformers", ray="ray")
             if error.name != extras.get(path.stem):
                 raise
 from hf_mlnmt.cli import app
@@ -44,7 +44,7 @@ from hf_mlnmt.analysis.cost import machine
 from hf_mlnmt import UserError
 from hf_mlnmt.evaluation import load_metric
 try:
-    load_metric("hf_mlnmt")
+    load_metric("meteor")
 except UserError as error:
     assert "pip install 'hf-mlnmt[evaluate]'" in str(error), error
 else:

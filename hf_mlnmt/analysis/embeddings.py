@@ -22,34 +22,27 @@ from typing import Any
 import numpy as np
 
 from hf_mlnmt.analysis.reading import Systems
-from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.errors import UserError, naming
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.evaluation import figures
-from hf_mlnmt.evaluation.figures import Study, naming
+from hf_mlnmt.evaluation.figures import Study
 from hf_mlnmt.generation.choosing.embedding import default_pooling, embed_texts, normalised
 from hf_mlnmt.generation.translating.loading import Parts
 from hf_mlnmt.generation.translating.pipeline import progress_bar
 
 
-def embed_file(
-    parts: Parts,
-    file: Path,
-    language: str | None = None,
-    pooling: str | None = None,
-    target_language: str | None = None,
-) -> np.ndarray:
+def embed_file(parts: Parts, file: Path, language: str | None, pooling: str | None, target: str | None) -> np.ndarray:
     """Embeds a file's lines by `embed_texts`, with a progress bar on standard error if that is a terminal.
 
     pooling: "flat", "mean" or a row's number in digits; None: flat with a bridge, else mean.
     """
-    chosen = pooling or default_pooling(parts.model)
-    texts = list(read_lines(file))
+    chosen, texts = pooling or default_pooling(parts.model), list(read_lines(file))
     if not any(map(is_visible, texts)):
         raise UserError(f"{file}: every line is blank: there is no text to embed.")
     row = int(chosen) if chosen.isdigit() else chosen
     with progress_bar(len(texts)) as update:
-        return embed_texts(parts, texts, language, row, progress=update, target_language=target_language)
+        return embed_texts(parts, texts, language, row, progress=update, target_language=target)
 
 
 def retrieval(embeddings: Mapping[str, np.ndarray]) -> dict[str, float]:
@@ -102,15 +95,9 @@ def read_pairs(path: str | Path) -> list[Pair]:
     return pairs
 
 
-def pearson(first: np.ndarray, second: np.ndarray) -> float:
-    """Returns Pearson's correlation of two arrays (n,); nan where one is constant."""
-    a, b = first - first.mean(), second - second.mean()
-    norm = float(np.sqrt((a @ a) * (b @ b)))
-    return float(a @ b) / norm if norm else math.nan
-
-
 def correlations(first: np.ndarray, second: np.ndarray) -> dict[str, tuple[float, float, float]]:
-    """Returns {"Pearson", "Spearman": (correlation, low, high)} of two arrays (n,), with 95 % intervals.
+    """Returns {"Pearson", "Spearman": (correlation, low, high)} of two arrays (n,), with 95 % intervals; nan where an
+    array is constant.
 
     Raises: UserError without SciPy.
     """
@@ -118,16 +105,15 @@ def correlations(first: np.ndarray, second: np.ndarray) -> dict[str, tuple[float
         from scipy.stats import rankdata
     except ImportError as error:
         raise UserError("correlations need SciPy: pip install 'hf-mlnmt[analysis]'") from error
-    first, second = np.asarray(first, float), np.asarray(second, float)
-    values = {"Pearson": pearson(first, second), "Spearman": pearson(rankdata(first), rankdata(second))}
-    return {name: (r, *_interval(r, len(first), name == "Spearman")) for name, r in values.items()}
-
-
-def _interval(r: float, count: int, ranked: bool) -> tuple[float, float]:
-    if not abs(r) < 1:  # also nan
-        return r, r
-    width = 1.959964 * math.sqrt((1 + r * r / 2 if ranked else 1) / (count - 3))
-    return math.tanh(math.atanh(r) - width), math.tanh(math.atanh(r) + width)
+    found = {}
+    for name, (a, b) in {"Pearson": (first, second), "Spearman": (rankdata(first), rankdata(second))}.items():
+        with np.errstate(invalid="ignore"):
+            r = low = high = float(np.corrcoef(a, b)[0, 1])
+        if abs(r) < 1 - 1e-12:
+            width = 1.959964 * math.sqrt((1 + r * r / 2 if name == "Spearman" else 1) / (len(first) - 3))
+            low, high = math.tanh(math.atanh(r) - width), math.tanh(math.atanh(r) + width)
+        found[name] = (r, low, high)
+    return found
 
 
 def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:

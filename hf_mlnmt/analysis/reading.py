@@ -58,15 +58,6 @@ def between(systems: Systems, source_language: str | None, target_language: str 
     return pairs
 
 
-def sample_indices(count: int, size: int | None, seed: int) -> list[int]:
-    """Draws `size` of 0 .. count - 1 without replacement, in ascending order; all if size is None or at least count."""
-    if size is None or size >= count:
-        return list(range(count))
-    if size < 1:
-        raise UserError(f"sample of {size} sentences: expected at least 1.")
-    return sorted(random.Random(seed).sample(range(count), size))
-
-
 def encode_sources(
     parts: Parts, texts: Sequence[str], source_language: str | None = None, target_language: str | None = None
 ) -> list[list[int]]:
@@ -223,7 +214,7 @@ def draw_sample(
     seed: int = 1,
     languages: tuple[str | None, str | None] = (None, None),
 ) -> Sample:
-    """Draws `size` (None: all) of the sentences that are usable for every system: not empty, and not too long.
+    """Draws `size` (None: all) of the sentences that are usable for every system (not empty, not too long), in order.
 
     Raises: UserError for different numbers of lines, or if no sentence is usable.
     """
@@ -239,8 +230,8 @@ def draw_sample(
             fit = {i for i, ids in zip(filled, encoded, strict=True) if len(ids) <= limit}
     if not fit:
         raise UserError("no sentence can be used: all are empty, or longer than the model takes.")
-    kept = sorted(fit)
-    chosen = [kept[i] for i in sample_indices(len(kept), size, seed)]
+    usable = sorted(fit)
+    chosen = usable if size is None or size >= len(usable) else sorted(random.Random(seed).sample(usable, size))
     return Sample(
         [sources[i] for i in chosen],
         None if targets is None else [targets[i] for i in chosen],

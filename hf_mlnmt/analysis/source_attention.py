@@ -35,10 +35,10 @@ from hf_mlnmt.analysis.reading import (
     words_of,
 )
 from hf_mlnmt.analysis.self_attention import by_unit, self_attentions
-from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.errors import UserError, naming
 from hf_mlnmt.common.files import file_name
 from hf_mlnmt.evaluation import figures
-from hf_mlnmt.evaluation.figures import Panel, Study, naming
+from hf_mlnmt.evaluation.figures import Panel, Study
 from hf_mlnmt.generation.translating.alignments import Link, to_pharaoh, word_links
 from hf_mlnmt.generation.translating.loading import Parts
 
@@ -155,9 +155,11 @@ def align(parts: Parts, sample: Sample) -> list[dict[Place, set[Link]]]:
     return alignments
 
 
-def error_rates(alignments: Sequence[dict[Place, set[Link]]], gold: Sequence[GoldAlignment]) -> dict[Place, float]:
+def error_rates(
+    alignments: Sequence[dict[Place, set[Link]]], gold: Sequence[GoldAlignment], places: Iterable[Place]
+) -> dict[Place, float]:
     """Returns {place: AER}, the lowest first."""
-    rates = {place: alignment_error_rate([of_pair[place] for of_pair in alignments], gold) for place in alignments[0]}
+    rates = {place: alignment_error_rate([of_pair[place] for of_pair in alignments], gold) for place in places}
     return dict(sorted(rates.items(), key=lambda item: (item[1], item[0])))
 
 
@@ -170,9 +172,6 @@ def check_gold(gold: Sequence[GoldAlignment], sources: Sequence[str], targets: S
                 f"{name}, line {number}: link {outside[0][0]}-{outside[0][1]} is outside of {size[0]} source words and "
                 f"{size[1]} target words (is it counted from 1?)."
             )
-
-
-MapSide = Literal["encoder", "decoder", "source"]
 
 
 def alignment_study(
@@ -193,49 +192,49 @@ def alignment_study(
         raise UserError("which attention aligns best? Give gold alignments (--gold), or choose a --layer.")
     if gold is not None:
         check_gold(gold, sample.sources, sample.targets, "the gold alignments")
-    study = Study("alignments")
-    panels: list[Panel] = []
+    study, panels = Study("alignments"), list[Panel]()
     for name, parts in systems.items():
         with naming(name):
             alignments = align(parts, sample)
             places = list(alignments[0]) if layer is None else choose_places(alignments[0], layer, head)
-        rates = (
-            error_rates([{place: of_pair[place] for place in places} for of_pair in alignments], gold) if gold else {}
-        )
+        rates = error_rates(alignments, gold, places) if gold else {}
         for place in places:
             row = {"layer": place.layer, "encoder_layer": place.encoder_layer or None, "head": place.head or "mean"}
             study.rows.append({"system": name, **row, "AER": rates.get(place)})
         for place in [next(iter(rates))] if layer is None else places:
-            lines = [to_pharaoh(of_pair[place]) for of_pair in alignments]
-            study.texts[f"alignments.{file_name(f'{name}.{_short(place)}')}.txt"] = "".join(f"{x}\n" for x in lines)
+            over = f"encoder{place.encoder_layer}." if place.encoder_layer else ""
+            at = f"layer{place.layer}.{over}" + (f"head{place.head}" if place.head else "mean")
+            lines = "".join(f"{to_pharaoh(of_pair[place])}\n" for of_pair in alignments)
+            study.texts[f"alignments.{file_name(f'{name}.{at}')}.txt"] = lines
             study.summary.append({"system": name, "attention": str(place), "AER": rates.get(place, "")})
         if layer is None:
             panels += _rate_panels(name, rates)
     if panels:
-        study.figures["alignments.error-rates"] = figures.heat_maps(
-            panels, "decoder layer", "head", "alignment error rate, lower is better"
-        )
+        label = "alignment error rate, lower is better"
+        study.figures["alignments.error-rates"] = figures.heat_maps(panels, "decoder layer", "head", label)
     return study
 
 
-def _short(place: Place) -> str:
-    over = f".encoder{place.encoder_layer}" if place.encoder_layer else ""
-    return f"layer{place.layer}{over}." + (f"head{place.head}" if place.head else "mean")
-
-
 def _rate_panels(name: str, rates: dict[Place, float]) -> list[Panel]:
-    layers = sorted({place.layer for place in rates})
-    heads = sorted({place.head for place in rates})
-    panels = []
-    for over in sorted({place.encoder_layer for place in rates}):
-        values = [[rates[Place(layer, over, head)] for head in heads] for layer in layers]
-        title = f"{name}, encoder layer {over}" if over else name
-        panels.append(Panel(title, values, [str(x) for x in layers], [str(h) if h else "mean" for h in heads]))
-    return panels
+    """Returns heat maps of error rates, decoder layers by heads, one for each encoder layer that is attended to."""
+    layers, overs, heads = (sorted(set(values)) for values in zip(*((x.layer, x.encoder_layer, x.head) for x in rates)))
+    names = [str(layer) for layer in layers], [str(head) if head else "mean" for head in heads]
+    return [
+        Panel(
+            f"{name}, encoder layer {over}" if over else name,
+            [[rates[Place(layer, over, head)] for head in heads] for layer in layers],
+            *names,
+        )
+        for over in overs
+    ]
 
 
 def map_study(
-    systems: Systems, sample: Sample, side: MapSide = "source", layer: int | None = None, head: int | None = None
+    systems: Systems,
+    sample: Sample,
+    side: Literal["encoder", "decoder", "source"] = "source",
+    layer: int | None = None,
+    head: int | None = None,
 ) -> Study:
     """Draws attention weights in the sample's first sentence: a heat map for each layer, unit or encoder layer.
 
@@ -245,28 +244,24 @@ def map_study(
     for name, parts in systems.items():
         with naming(name):
             read, source, target = _read_first(parts, sample)
+            maps: dict[str, Tensor] = {}
             if side == "source":
                 weights = source_attentions(parts.model, read.output.cross_attentions)
                 maps = {str(place): weights[place][0] for place in choose_places(weights, layer, head)}
                 rows, columns = target, source
             else:
                 layers, _ = self_attentions(read, side, parts.model)
-                units = {
-                    f"layer {x}{', ' + unit if unit else ''}": heads[0]
-                    for x, layer_weights in enumerate(layers, start=1)
-                    for unit, heads in by_unit(layer_weights).items()
-                    if layer in (None, x)
-                }
                 check_place(layer, head, len(layers), layers[0].shape[-3])
-                maps = {title: heads.mean(0) if head is None else heads[head - 1] for title, heads in units.items()}
-                rows = source if side == "encoder" else ["<s>", *target[:-1]]
-                columns = rows
+                for number, of_layer in enumerate(layers, start=1):
+                    for unit, heads in by_unit(of_layer).items() if layer in (None, number) else ():
+                        title = f"layer {number}{', ' + unit if unit else ''}"
+                        maps[title] = heads[0].mean(0) if head is None else heads[0, head - 1]
+                columns = rows = source if side == "encoder" else ["<s>", *target[:-1]]
         panels = [Panel(title, values.tolist(), rows, columns) for title, values in maps.items()]
         for panel in panels:
             study.rows += _cells(panel, "from", "to", "weight", system=name, map=panel.title)
-        stem = f"{study.stem}.{file_name(name)}"
         labels = ("target", "source") if side == "source" else ("from", "to")
-        study.figures[stem] = figures.heat_maps(panels, *labels, f"attention weight, {name}", numbers=False, low=0.0)
+        _draw(study, f"{study.stem}.{file_name(name)}", panels, *labels, f"attention weight, {name}")
         study.summary.append({"system": name, "translation": " ".join(target), "panels": len(panels)})
     return study
 
@@ -294,18 +289,19 @@ def coverage_study(
             over = {"encoder_layer": place.encoder_layer} if place.encoder_layer else {}
             at = {"system": name, "layer": place.layer, **over, "head": head or "mean"}
             study.rows += _cells(panel, "target", "source", "coverage", **at)
-        stem = file_name(name)
-        how: dict[str, Any] = {"numbers": False, "low": 0.0}
-        study.figures[f"coverage.{stem}"] = figures.heat_maps(panels, "target", "source", "attention so far", **how)
+        _draw(study, f"coverage.{file_name(name)}", panels, "target", "source", "attention so far")
         study.summary.append({"system": name, "translation": " ".join(target), "panels": len(panels)})
         if (fertility := getattr(parts.model.get_encoder(), "fertility", None)) is not None:
             phi = (1 / fertility(read.output.encoder_last_hidden_state)[0, :, 0]).tolist()
-            pairs = list(zip(source, phi, strict=True))
-            study.rows += [
-                {"system": name, "column": x, "source": s, "fertility": value} for x, (s, value) in enumerate(pairs)
-            ]
-            study.figures[f"fertilities.{stem}"] = figures.bars({name: [(s, x, "") for s, x in pairs]}, "fertility")
+            for x, (word, value) in enumerate(zip(source, phi, strict=True)):
+                study.rows.append({"system": name, "column": x, "source": word, "fertility": value})
+            drawn = figures.bars({name: [(word, value, "") for word, value in zip(source, phi)]}, "fertility")
+            study.figures[f"fertilities.{file_name(name)}"] = drawn
     return study
+
+
+def _draw(study: Study, stem: str, panels: Sequence[Panel], rows: str, columns: str, label: str) -> None:
+    study.figures[stem] = figures.heat_maps(panels, rows, columns, label, numbers=False, low=0.0)
 
 
 def _cells(panel: Panel, row: str, column: str, value: str, **at: Any) -> list[dict[str, Any]]:
@@ -318,8 +314,7 @@ def _cells(panel: Panel, row: str, column: str, value: str, **at: Any) -> list[d
 
 
 def _read_first(parts: Parts, sample: Sample, num_beams: int = 1) -> tuple[Pass, list[str], list[str]]:
-    """Runs the model on the sample's first pair, or its own translation; returns the pass, and subwords of both
-    sides."""
+    """Runs the model on the sample's first pair, or its own translation; returns the pass and both sides' subwords."""
     targets, parts = sample.target_ids(parts), attending(parts)
     options: dict[str, Any] = {"num_beams": num_beams, "output_attentions": True}
     (read,) = forced_passes(parts, sample.source_ids(parts)[:1], targets and targets[:1], **options)

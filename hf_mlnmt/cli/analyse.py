@@ -255,14 +255,13 @@ def fusion_grid(
 ) -> None:
     """Translate and score a development set with every alpha and beta of a grid; print, save and draw the scores.
 
-    Without --alpha and --beta the grid is the thesis's (docs/monolingual-fusion.md). Each point is saved at once, so
-    that the same command resumes a stopped grid.
+    Without --alpha and --beta the grid is the thesis's (docs/monolingual-fusion.md).
 
     Example:
 
         hf-mlnmt analyse fusion-grid fused -s val.de -r val.en -o grids/sequence
     """
-    from hf_mlnmt.analysis.fusion_grid import Grid, best, draw, summary
+    from hf_mlnmt.analysis.fusion_grid import best, grid_points, grid_study
     from hf_mlnmt.common.languages import check_files
     from hf_mlnmt.evaluation.outputs import read_references
     from hf_mlnmt.generation import TranslationPipeline
@@ -277,14 +276,14 @@ def fusion_grid(
     pipeline = TranslationPipeline.from_pretrained(model, device=device)
     if normalization is not None and hasattr(pipeline.model, "factors"):
         pipeline.model.config.normalization = normalization
-    asked = {name: value for name, value in decoding.given.items() if name != "progress"}
-    grid = Grid(pipeline, sources, references, output, alpha, beta, {"batch_tokens": 4096, **asked})
-    tell(f"{len(grid.points)} points, {len(grid.missing())} to do, {grid.normalization}-level normalization")
-    rows = grid.run(decoding.progress)
-    top = best(rows)
-    print_rows("BLEU", summary(rows))
+    points, level = grid_points(pipeline, alpha, beta), pipeline.model.config.normalization
+    tell(f"{len(points)} points, {level}-level normalization")
+    search = {"batch_tokens": 4096, **decoding.given, "progress": decoding.progress}
+    study = grid_study(pipeline, sources, references, points, **search)
+    top, files = best(study), {"source": str(source), "references": list(map(str, reference))}
+    settings = {"model": model, **files, "sentences": len(sources), "normalization": level}
+    finish(study, output, {**settings, "decoding": search})
     typer.echo(f"best: alpha {top['alpha']:g}, beta {top['beta']:g}, BLEU {top['BLEU']:.2f}")
-    tell("\n".join(map(str, draw(rows, output))))
 
 
 Question = StrEnum("Question", ["layers", "auxiliaries", "decoders"])

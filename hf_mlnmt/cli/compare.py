@@ -134,7 +134,7 @@ def compare(
 
 def _perplexities(models: dict[str, str], texts: dict[Path, Any], device: str | None) -> dict[str, dict[str, Any]]:
     """Computes {test set: {language model: Perplexity}} of the first references of each test set."""
-    from hf_mlnmt.evaluation.figures import naming
+    from hf_mlnmt.common.errors import naming
     from hf_mlnmt.evaluation.perplexity import perplexity
     from hf_mlnmt.generation.translating.loading import load_scored
 

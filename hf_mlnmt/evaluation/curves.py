@@ -41,8 +41,7 @@ def read_metrics(run: str | Path) -> list[dict[str, Any]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     except (OSError, UnicodeDecodeError) as error:
-        why = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else f"not UTF-8 text ({error})"
-        raise UserError(f"{path}: {why}. Give folders that `hf-mlnmt train` made.") from error
+        raise UserError(f"{path}: cannot be read ({error}). Give folders that `hf-mlnmt train` made.") from error
     metrics = []
     for number, line in enumerate(lines, 1):
         try:
@@ -92,12 +91,11 @@ def curves_study(runs: Mapping[str, Metrics], over: str = "step") -> Study:
     """
     if over not in AXES:
         raise UserError(f"curves over {over!r}: expected {' or '.join(AXES)}.")
-    study = Study("curves")
-    for name, lines in runs.items():
-        study.rows += [{"run": name, **{key: line[key] for key in line if key != "samples"}} for line in lines]
-        study.summary.append(_summary(name, lines))
-    study.figures["curves"] = figure(runs, over)
-    return study
+    rows = [
+        {"run": name, **{key: line[key] for key in line if key != "samples"}} for name in runs for line in runs[name]
+    ]
+    summary = [_summary(name, lines) for name, lines in runs.items()]
+    return Study("curves", rows, summary, {"curves": figure(runs, over)})
 
 
 def _summary(name: str, lines: Metrics) -> dict[str, Any]:
@@ -119,9 +117,7 @@ def figure(runs: Mapping[str, Metrics], over: str = "step") -> Any:
     scores = scores_of_sets(runs.values())
     last = [key for key in ("learning_rate", SPEED) if any(series(lines, key)[0] for lines in runs.values())]
     panels = ["loss", *scores, *last]
-    heights = [
-        2.0 if key == "loss" or len(scores.get(key, ())) > INSIDE else 0.7 if key in last else 1.2 for key in panels
-    ]
+    heights = [2.0 if key == "loss" else 0.7 if key in last else 1.2 for key in panels]
     many = len(runs) > INSIDE
     drawn = new_figure(7.5, 1.0 + 1.7 * sum(heights) + (0.1 * len(runs) if many else 0))
     axes = drawn.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
@@ -190,25 +186,12 @@ def _training(lines: Metrics) -> tuple[str, Metrics]:
 def _draw_scores(axis: Any, metric: str, sets: Mapping[str, str], runs: Sequence[Look], over: str) -> None:
     """Draws a score of each run as a thick line: the mean of all development sets if it is logged, else the first set.
 
-    For a single run all other sets are drawn as thin lines with the sets' names at their ends.
-
     sets: {development set: key of metrics.jsonl}.
     """
-    main = sets.get("mean", sets.get("", next(iter(sets.values()))))
-    ends = {}
     for _, lines, look in runs:
-        for of, key in sets.items() if len(runs) == 1 else ():
-            if key != main and (points := series(lines, key, over))[0]:
-                axis.plot(*points, color="#999999", linewidth=0.8)
-                ends[of or "dev"] = points[0][-1], points[1][-1]
-        axis.plot(*series(lines, main, over), **look)
-    lowest, (bottom, top) = float("-inf"), axis.get_ylim()
-    for of, (x, y) in sorted(ends.items(), key=lambda end: end[1][1]):
-        lowest = max(y, lowest + 0.028 * (top - bottom))  # so that names do not overlap
-        axis.annotate(f"  {of}", (x, lowest), fontsize=6, va="center")
+        axis.plot(*series(lines, sets.get("mean", sets.get("", next(iter(sets.values())))), over), **look)
     if len(sets) > 1:
-        what = "the mean of all sets" if "mean" in sets else "the first set"
-        axis.set_title(f"thick: {what}{'; thin: each set' * (len(runs) == 1)}", loc="left", fontsize=8)
+        axis.set_title("the mean of all sets" if "mean" in sets else "the first set", loc="left", fontsize=8)
     axis.set_ylabel(label(f"eval_{metric}"))
 
 
@@ -234,16 +217,16 @@ def scores_of_sets(metrics: Iterable[Metrics]) -> dict[str, dict[str, str]]:
 def in_words(dev: Metrics) -> str:
     """Describes a run's curves in words (for alt texts): first and last loss and scores on the development set."""
     scores = scores_of_sets([dev])
-    keys = {"loss": "eval_mean_loss" if "mean" in scores.get("bleu", {}) else "eval_loss"}
-    keys |= {name: of.get("mean", of.get("", "")) for name, of in scores.items() if f"eval_{name}" in LABELS}
+    mean = "mean" in scores.get("bleu", {})
+    keys = {"dev loss": "eval_mean_loss" if mean else "eval_loss"}
+    keys |= {label(f"eval_{x}"): of.get("mean", of.get("", "")) for x, of in scores.items() if f"eval_{x}" in LABELS}
     changes = []
     for name, key in keys.items():
         steps, values = series(dev, key)
         if len(steps) > 1:
-            what = "dev loss" if name == "loss" else label(f"eval_{name}")
-            changes.append(f"{what} {values[0]:.2f} at step {steps[0]:,}, {values[-1]:.2f} at step {steps[-1]:,}")
-    mean = ["each the mean of all development sets"] if changes and keys["loss"] == "eval_mean_loss" else []
-    return "; ".join(["Training curves over optimizer steps", *changes, *mean])
+            changes.append(f"{name} {values[0]:.2f} at step {steps[0]:,}, {values[-1]:.2f} at step {steps[-1]:,}")
+    of_all = ["each the mean of all development sets"] if changes and mean else []
+    return "; ".join(["Training curves over optimizer steps", *changes, *of_all])
 
 
 def label(key: str) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.errors import UserError, naming
 from hf_mlnmt.common.files import file_name, read_json
 from hf_mlnmt.common.keys import build
 from hf_mlnmt.common.languages import check_files, check_language, language_in
@@ -84,12 +84,11 @@ def load_system(
     reference_names: Iterable[str | Path],
     decoding: DecodingOptions,
     device: str | None = None,
-    keep: Path | None = None,
 ) -> SystemOutput:
     """Reads a file of translations, or translates the file `source` by a model; `path` is the file or the model.
 
     Before that it checks that all files have equally many lines, and that languages in file names and in the model's
-    results agree. keep: as of `translate`.
+    results agree.
     """
     is_text = Path(path).is_file()
     file = path if is_text else source
@@ -106,54 +105,19 @@ def load_system(
         check_files(path, [file], reference_names, (decoding.told[0], None))
     lines = read_texts(file)
     check_counts(lines, references, [str(file), *map(str, reference_names)])
-    if is_text:
-        return SystemOutput(str(path), lines)
-    return translate(path, lines, file, decoding, device, keep)
+    return SystemOutput(str(path), lines) if is_text else _translate(str(path), lines, decoding, device)
 
 
-def translate(
-    model: str | Path,
-    sources: Sequence[str],
-    file: str | Path,
-    decoding: DecodingOptions,
-    device: str | None = None,
-    keep: Path | None = None,
-) -> SystemOutput:
-    """Translates the lines of a file with a model.
-
-    keep: file to write translations to during the search; a stopped call can be resumed by the same call.
-    """
+def _translate(model: str, sources: list[str], decoding: DecodingOptions, device: str | None) -> SystemOutput:
+    """Translates the lines of a file with a model."""
     from hf_mlnmt.generation import TranslationPipeline
 
-    pipeline = TranslationPipeline.from_pretrained(str(model), device=device)
-    if keep is None:
-        lines = list(pipeline(list(sources), decoding, progress=True))
-    else:
-        lines = _kept(pipeline, str(model), decoding, str(file), len(sources), keep)
+    pipeline = TranslationPipeline.from_pretrained(model, device=device)
+    lines = list(pipeline(sources, decoding, progress=True))
     keys = ("num_beams", "length_penalty", "early_stopping", "max_new_tokens", "max_length")
     defaults = {key: getattr(pipeline.model.generation_config, key, None) for key in keys}
     search = {key: value for key, value in {**defaults, **decoding.given}.items() if value is not None}
-    return SystemOutput(str(model), lines, pipeline.model.num_parameters(), search)
-
-
-def _kept(pipeline: Any, model: str, decoding: DecodingOptions, file: str, count: int, keep: Path) -> list[str]:
-    """Translates the lines of a file into the file `keep`, as `hf-mlnmt translate -o`; returns all translations."""
-    from hf_mlnmt.common.made_from import identity_of_model
-    from hf_mlnmt.generation.translating.lines import Style, TextFiles, opened
-    from hf_mlnmt.generation.translating.pipeline import progress_bar
-
-    new: list[str] = []
-    texts = TextFiles([file], decoding)
-    about = texts.made_from(identity_of_model(model), Style())
-    with opened(keep, about) as (done, write), progress_bar(count) as update:
-
-        def note(text: str, lines: int, rows: str) -> None:
-            new.extend(text.split("\n")[:-1])
-            write(text, lines)
-
-        update(done)
-        texts.translate(pipeline, note, update, done)
-    return [*(read_texts(keep)[:done] if done else []), *new]
+    return SystemOutput(model, lines, pipeline.model.num_parameters(), search)
 
 
 @dataclass(frozen=True)
@@ -404,10 +368,8 @@ def score_run(
     """
     results, counted = Results(system=name, seed=number), {}
     for test, output in outputs.items():
-        try:
+        with naming(name):
             scores = score_protocols(output.lines, texts[test].references, language=language, **scoring)
-        except UserError as error:
-            raise UserError(f"{name}: {error}") from error
         results.add_scores(test, scores)
         counted[test] = {protocol: value.counts for protocol, value in scores.items()}
         results.parameters, results.decoding = output.parameters, output.decoding

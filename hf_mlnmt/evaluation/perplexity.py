@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.errors import UserError, naming
 from hf_mlnmt.common.languages import check_files
 from hf_mlnmt.common.model_folder import auto_class_of, fetch_small_files
 from hf_mlnmt.common.table import Number, Table
@@ -45,17 +45,14 @@ class Perplexity:
 
     @property
     def per_subword(self) -> float:
-        """Returns exp(NLL / subwords)."""
         return _exp(self.nll / self.subwords)
 
     @property
     def per_word(self) -> float:
-        """Returns exp(NLL / words)."""
         return _exp(self.nll / self.words)
 
     @property
     def bits_per_byte(self) -> float:
-        """Returns NLL in bits / bytes."""
         return self.nll / math.log(2) / self.bytes
 
     def to_dict(self) -> dict[str, float]:
@@ -102,10 +99,8 @@ def file_perplexities(
     how = (decoding.batch_tokens, decoding.target_language, decoding.source_language)
     by_file = {}
     for (name, lines), given in zip(texts.items(), read):
-        try:
+        with naming(name):
             by_file[name] = perplexity(network, tokenizers, lines, given, *how, progress=progress(name, len(lines)))
-        except UserError as error:
-            raise UserError(f"{name}: {error}") from error
     return by_file
 
 

@@ -152,6 +152,8 @@ def compare_seeds(
     if len(baseline) != len(system) or not baseline:
         raise UserError(f"{len(system)} runs beside {len(baseline)} of the baseline: give both the same seeds.")
     check_samples(seed, trials, bootstrap)
+    if not trials or not bootstrap:
+        raise UserError("0 samples for a paired test: expected at least 1.")
     shapes = {run.shape for run in (*baseline, *system)}
     if len(shapes) > 1:
         raise UserError(f"runs of different test sets or metrics (sentences and numbers: {sorted(shapes)}).")

@@ -217,20 +217,17 @@ def render(description: Mapping[str, Any]) -> list[Table]:
     needs = "needs the package or remote code" if description["needs_package_or_remote_code"] else "in Transformers"
     kind = f"{description['architecture']} ({description['model_type']}), {needs}"
     problem = {key: description[key] for key in ("problem",) if key in description}
-    blocks = [
+    tokenizers = {f"tokenizer ({side})": facts for side, facts in description.get("tokenizers", {}).items()}
+    if "tokenizers" in description:
+        tokenizers = tokenizers or {"tokenizer": {"": "none in this folder"}}
+    other = {name: description[name] for name in ("processing", "generation") if description.get(name)}
+    return [
         _pairs(description["name"], {**_about(description.get("system")), "architecture": kind, **problem}),
         _parameters(description),
         _pairs("config", description["config"]),
+        *(_pairs(name, facts) for name, facts in (tokenizers | other).items()),
+        *_results(description["results"]),
     ]
-    for side, facts in description.get("tokenizers", {}).items():
-        blocks.append(_pairs(f"tokenizer ({side})", facts))
-    if "tokenizers" in description and not description["tokenizers"]:
-        blocks.append(_pairs("tokenizer", {"": "none in this folder"}))
-    for name in ("processing", "generation"):
-        if description.get(name):
-            blocks.append(_pairs(name, description[name]))
-    blocks += _results(description["results"])
-    return blocks
 
 
 def _about(system: Mapping[str, Any] | None) -> dict[str, str]:

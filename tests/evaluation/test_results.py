@@ -52,7 +52,7 @@ def test_a_score_cannot_be_filed_under_the_other_protocol(systems, references) -
         Results(system="x").add_scores("test", {"classic": cased})
 
 
-NAN, HUGE, LARGE = ({"test": {"cased": {"BLEU": {"score": value}}}} for value in (float("nan"), -1e300, 2e6))
+NAN = {"test": {"cased": {"BLEU": {"score": float("nan")}}}}
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,6 @@ NAN, HUGE, LARGE = ({"test": {"cased": {"BLEU": {"score": value}}}} for value in
         ({"scores": {"test": None}}, "scores.test: expected a JSON object"),
         ({"scores": {"t": {"cased": {"BLEU": 30.5}}}}, r"scores\.t.*: expected "),
         ({"scores": NAN}, "scores.test.cased.BLEU.score: expected"),
-        ({"scores": HUGE}, r"scores.test.cased.BLEU.score is -1e\+300, which is no measured number"),
-        ({"scores": LARGE}, r"scores.test.cased.BLEU.score is 2000000.0, which is no measured number"),
-        ({"parameters": 10**16}, "parameters is 10000000000000000, which is no measured number"),
         *[
             ({key: []}, rf"{key}: expected a JSON object")
             for key in ("scores", "outputs", "decoding", "versions", "significance")
