@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from monolingual_tables import LAYOUTS, study_page, study_pages, study_tables
 
 from hf_mlnmt.common.errors import UserError
@@ -63,19 +62,6 @@ def test_the_order_makes_every_moments_table_useful(make):
     }  # fmt: skip
 
 
-def test_back_translation_begins_as_pre_trained(make):
-    """Of two folders or of one run; the corpus is that of the row without pre-training."""
-    study = make()
-    plain, parts, whole = (
-        study.rows.row(study.settings[0], name, 1) for name in ("bt-beam-1", "bt-pretrain", "bt-pretrain-long")
-    )
-    assert parts.recipe["data"] == whole.recipe["data"] == plain.recipe["data"]
-    assert set(parts.recipe["init_from"]) == {"encoder", "all"}
-    alone = study.rows.row(study.settings[0], "pretrain-together-long", 1)
-    assert whole.recipe["init_from"] == alone.recipe["init_from"]
-    assert "init_from" not in plain.recipe
-
-
 def test_an_unknown_row_is_named(make):
     with pytest.raises(UserError, match="did you mean 'parallel'"):
         make("--rows", "paralel").names()
@@ -123,14 +109,6 @@ def test_a_fused_search_becomes_a_run_like_its_models(study_module, make, tmp_pa
     assert made["system"] == "fusion-sequence.deen-10"
     assert (made["scores"], made["budget"], made["parameters"]) == ({"val": 1}, 3, 7)
     assert "--beta 0.1" in made["made_by"][0]
-
-
-def test_set_reaches_every_recipe(make):
-    study = make("--directions", "de-en", "--pairs", "10", "--set", "batch.tokens=99", "--rows", "pretrain-both")
-    for work in study.works().values():
-        study.write_recipe(work)
-    for path in Path("runs/recipes").glob("*.yaml"):
-        assert yaml.safe_load(path.read_text())["batch"]["tokens"] == 99
 
 
 def test_what_an_earlier_queue_found_stays(make, study_module, monkeypatch):

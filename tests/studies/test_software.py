@@ -127,17 +127,6 @@ def test_kinds(kind, english, translated, expected):
     assert [tuple(" ".join(side.split()) for side in pair) for pair in pairs] == expected
 
 
-def test_broken_descriptions_are_read_over():
-    record = "Package: {}\nDescription-md5: {}\nDescription-en: {}"
-    own, other = (
-        "\n\n".join(record.format(name, name, f"{title} {name}") for name in "ab").encode()
-        for title in ("Game", "Spiel")
-    )
-    for broken in (*BROKEN, b"\xff"):
-        pairs, _ = read("descriptions", {"x": broken + b"\n\n" + own}, {"x": broken + b"\n\n" + other})
-        assert pairs == [("Game a", "Spiel a"), ("Game b", "Spiel b")]
-
-
 def test_pages_that_differ_are_aligned_in_runs():
     """What is as long as a run is taken; what stands alone, or in a page that cannot be read, is not."""
     run = "".join(f"<dt>{n}</dt><dd>{n}</dd>" for n in "abcd")
@@ -260,22 +249,6 @@ def test_the_list():
     for entry in entries:
         for language in ("de", "pt_BR"):
             assert entry.sides(language)
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{package: python3-django, kind: catalogues, project: d, licence: BSD}", "Django's texts are kept"),
-        ("{package: a, kind: catalog, project: a, licence: MIT}", "unknown kind 'catalog'.*did you mean 'catalogues'"),
-        ("{package: a, kind: pages, project: a, licence: MIT}", "places are two patterns"),
-        ("{package: a, kind: catalogues, project: a}", "licence.*An entry has package, kind, project"),
-        ("{package: a}", "An entry has package, kind, project and licence"),
-    ],
-)
-def test_a_wrong_list_is_named(tmp_path, line, message):
-    (tmp_path / "list.yaml").write_text(f"- {line}\n")
-    with pytest.raises(UserError, match=message):
-        packages.read_list(tmp_path / "list.yaml")
 
 
 @pytest.fixture
