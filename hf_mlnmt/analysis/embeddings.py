@@ -46,10 +46,7 @@ def embed_file(parts: Parts, file: Path, language: str | None, pooling: str | No
 
 
 def retrieval(embeddings: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Returns {"from-to": accuracy@1} for embeddings (sentences, width) of the same sentences in several languages.
-
-    Raises: UserError for different numbers of sentences.
-    """
+    """Returns {"from-to": accuracy@1} for embeddings (sentences, width) of the same sentences in several languages."""
     counts = {language: len(vectors) for language, vectors in embeddings.items()}
     if len(set(counts.values())) > 1:
         said = ", ".join(f"{language} {count}" for language, count in counts.items())
@@ -75,10 +72,7 @@ Pair = tuple[str, str, float]
 
 
 def read_pairs(path: str | Path) -> list[Pair]:
-    """Reads a file of lines sentence, sentence, score, separated by tabs.
-
-    Raises: UserError for a line of another form, an empty sentence, fewer than four pairs, or all scores equal.
-    """
+    """Reads a file of lines sentence, sentence, score, separated by tabs."""
     pairs = []
     for number, line in enumerate(read_lines(path, form="table"), 1):
         fields = [field.strip() for field in line.split("\t")]
@@ -98,8 +92,6 @@ def read_pairs(path: str | Path) -> list[Pair]:
 def correlations(first: np.ndarray, second: np.ndarray) -> dict[str, tuple[float, float, float]]:
     """Returns {"Pearson", "Spearman": (correlation, low, high)} of two arrays (n,), with 95 % intervals; nan where an
     array is constant.
-
-    Raises: UserError without SciPy.
     """
     try:
         from scipy.stats import rankdata
@@ -140,14 +132,10 @@ def similarity_study(
                 row = {"system": name, "file": file, "pooling": how, "pairs": len(pairs), "correlation": kind}
                 study.rows.append({**row, "value": r, "low": low, "high": high})
                 panels.setdefault(kind, {}).setdefault(name, []).append((r, low, high))
-    study.summary = [
-        {
-            **{key: row[key] for key in ("system", "file", "correlation")},
-            "value": f"{row['value']:.3f}",
-            "95 %": f"{row['low']:.3f} to {row['high']:.3f}",
-        }
-        for row in study.rows
-    ]
+    for row in study.rows:
+        about = {key: row[key] for key in ("system", "file", "correlation")}
+        numbers = {"value": f"{row['value']:.3f}", "95 %": f"{row['low']:.3f} to {row['high']:.3f}"}
+        study.summary.append({**about, **numbers})
     study.note = "Bars: 95 % intervals over the pairs."
     study.figures["similarity"] = figures.points(panels, [Path(file).name for file in files], "", "correlation")
     return study

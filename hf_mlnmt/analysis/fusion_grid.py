@@ -33,7 +33,6 @@ def grid_points(
     """Returns the points of a grid in ascending order, without the one where alpha and beta are 0.
 
     alphas, betas: None: the thesis's values; with sequence-level normalization alpha = 1 and those of gamma.
-    Raises: UserError for a model that is not fused, and for scales that it does not take.
     """
     if not hasattr(pipeline.model, "factors"):
         raise UserError(f"{pipeline.name}: is no fused model; make one with hf-mlnmt model fuse.")

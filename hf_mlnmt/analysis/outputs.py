@@ -277,28 +277,37 @@ def sentences_of(analyses: Mapping[str, OutputAnalysis]) -> dict[str, Any] | Non
 
 
 def _length_study(rows: Sequence[dict[str, Any]], unit: str) -> Study:
-    """Makes the study of scores by length: draws BLEU and chrF of each group with intervals and number of sentences.
+    """Makes the study of scores by length: BLEU and chrF of each group with intervals and number of sentences.
 
     A group without sentences has rows, but is not drawn.
     """
-    study = Study("lengths", rows=list(rows))
     counts = {row["source_length"]: row["sentences"] for row in rows}
-    drawn = [group for group, count in counts.items() if count]
-    panels: dict[str, dict[str, list[figures.Interval]]] = {}
-    lines: dict[tuple[str, str], dict[str, str]] = {}
-    for row in rows:
-        line = lines.setdefault((row["metric"], row["system"]), {"system": row["system"], "metric": row["metric"]})
-        line[row["source_length"]] = "" if row["score"] is None else f"{row['score']:.2f}"
-        if row["source_length"] in drawn:
-            interval = (row["score"], row["low"], row["high"])
-            panels.setdefault(row["metric"], {}).setdefault(row["system"], []).append(interval)
-    study.summary = sorted(lines.values(), key=lambda line: METRICS.index(line["metric"]))
+    labels = {group: f"{group}\n({count:,})" for group, count in counts.items() if count}
+    study = Study("lengths", rows=list(rows))
+    numbers = [{**row, "group": row["source_length"], "value": row["score"]} for row in rows]
+    _show_scores(study, numbers, labels, f"source length in {unit} (sentences)")
     study.summary.append({"system": "sentences", "metric": "", **{name: str(count) for name, count in counts.items()}})
-    labels = [f"{group}\n({counts[group]:,})" for group in drawn]
-    x_label, panels = f"source length in {unit} (sentences)", _with_arrows(panels)
-    study.figures["lengths"] = figures.points(panels, labels, x_label, "score")
-    study.note = INTERVALS
     return study
+
+
+def _show_scores(study: Study, rows: Sequence[Mapping[str, Any]], labels: Mapping[str, str], x_label: str) -> None:
+    """Sets summary, figure and note: a line for each metric and system, a column for each group of sentences.
+
+    rows: with metric, system, group and value; with `low` and `high` they are drawn, if their group has a label.
+    """
+    lines: dict[tuple[str, str], dict[str, Any]] = {}
+    panels: dict[str, dict[str, list[figures.Interval]]] = {}
+    for row in rows:
+        metric, system, value = row["metric"], row["system"], row["value"]
+        line = lines.setdefault((metric, system), {"system": system, "metric": metric})
+        line[row["group"]] = "" if value is None else f"{value:.2f}{row.get('sign') or ''}"
+        if "low" in row and row["group"] in labels:
+            drawn = panels.setdefault(with_arrow(metric), {}).setdefault(system, [])
+            drawn.append((value, row["low"], row["high"]))
+    order = list(dict.fromkeys(row["metric"] for row in rows))
+    study.summary = sorted(lines.values(), key=lambda line: order.index(line["metric"]))
+    study.figures[study.stem] = figures.points(panels, list(labels.values()), x_label, "score")
+    study.note = "Bars: 95 % intervals of resampled sentences; ↑ higher is better, ↓ lower is better."
 
 
 def _statistics_study(by_system: Mapping[str, Mapping[str, Any]]) -> Study:
@@ -364,7 +373,6 @@ def _difference_study(
     return study
 
 
-INTERVALS = "Bars: 95 % intervals of resampled sentences; ↑ higher is better, ↓ lower is better."
 MEASURES = ("perplexity per subword", "perplexity per word", "bits per byte")
 
 
@@ -378,9 +386,7 @@ def domain_study(
 
     perplexities: {test set: {language model: Perplexity}}, of the first reference.
     """
-    study = Study("domains")
-    panels: dict[str, dict[str, list[figures.Interval]]] = {}
-    counted = {}
+    study, counted = Study("domains"), {}
     for test in comparison.first["scores"]:
         counted[test] = comparison.counted(comparison.baseline, test, protocol).get("sentences")
         for metric in comparison.metrics(test, protocol):
@@ -392,22 +398,12 @@ def domain_study(
                 if tested := comparison.tested(system, test, protocol, metric):
                     row |= {**tested, "sign": comparison.mark(system, test, protocol, metric)}
                 study.rows.append(row)
-                panels.setdefault(metric, {}).setdefault(system, []).append((value, low, high))
         for model, perplexity in (perplexities or {}).get(test, {}).items():
             row = {"test": test, "sentences": perplexity.sentences, "system": model}
             values = (perplexity.per_subword, perplexity.per_word, perplexity.bits_per_byte)
             study.rows += [{**row, "measure": name, "value": value} for name, value in zip(MEASURES, values)]
-    lines: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in study.rows:
-        line = lines.setdefault((row["measure"], row["system"]), {"measure": row["measure"], "system": row["system"]})
-        line[row["test"]] = f"{row['value']:.2f}{row.get('sign') or ''}"
-    measures = list(dict.fromkeys(row["measure"] for row in study.rows))
-    study.summary = sorted(lines.values(), key=lambda line: measures.index(line["measure"]))
-    names = [f"{test}\n({count:,})" if count else test for test, count in counted.items()]
-    study.figures["domains"] = figures.points(_with_arrows(panels), names, "test set (sentences)", "score")
-    study.note = INTERVALS
+    labels = {test: f"{test}\n({count:,})" if count else test for test, count in counted.items()}
+    numbers = [{**row, "group": row["test"], "metric": row["measure"]} for row in study.rows]
+    _show_scores(study, numbers, labels, "test set (sentences)")
+    study.summary = [{"measure": line.pop("metric"), **line} for line in study.summary]
     return study
-
-
-def _with_arrows(panels: Mapping[str, Any]) -> dict[str, Any]:
-    return {with_arrow(metric): panel for metric, panel in panels.items()}

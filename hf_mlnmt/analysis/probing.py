@@ -31,7 +31,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, product
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -71,10 +71,7 @@ class ProbingTask:
 
 
 def build(name: str, examples: Mapping[Part, Sequence[tuple[str, str]]]) -> ProbingTask:
-    """Makes a task from {part: (label, text) pairs}; classes are in alphabetical order, numbers by value.
-
-    Raises: UserError for an empty part, a single class, or a class that is not in the training part.
-    """
+    """Makes a task from {part: (label, text) pairs}; classes are in alphabetical order, numbers by value."""
     if lacking := [part for part in PARTS if not examples.get(part)]:
         raise UserError(f"task {name}: no sentences for {', '.join(lacking)}. Give more text, or a complete file.")
     trained = {label for label, _ in examples["train"]}
@@ -125,7 +122,7 @@ def word_content_task(
     """Makes a task of surface information: which of `count` words (1,000 in the paper) the sentence contains.
 
     The words are the most frequent ones of the text after the first 100, if they are in at least 20 sentences; used are
-    sentences with exactly one of them. Raises: UserError if there are fewer than two such words.
+    sentences with exactly one of them.
     """
     sets = {line: {word.lower() for word in _WORD.findall(line)} for line in different(lines)}
     frequency = Counter(word for words in sets.values() for word in words)
@@ -175,7 +172,7 @@ def swap(line: str, place: tuple[int, int, int, int]) -> str:
 def language_task(texts: Mapping[str, Sequence[str]], seed: int = 1, sizes: Sequence[int] = SIZES) -> ProbingTask:
     """Makes a task of the language of a sentence from {language: lines}, with equally many sentences of each.
 
-    sizes: of the parts, all languages together. Raises: UserError for fewer than two languages.
+    sizes: of the parts, all languages together.
     """
     if len(texts) < 2:
         known = ", ".join(texts) or "no language"
@@ -207,10 +204,7 @@ FILES: dict[str, str] = {
 
 
 def read_task(path: Path) -> ProbingTask:
-    """Reads a task from a file of SentEval's form, plain or gz.
-
-    Raises: UserError with file and line for a broken line; for a part without sentences, or a single class.
-    """
+    """Reads a task from a file of SentEval's form, plain or gz."""
     name = path.name.split(".")[0]
     examples: dict[Part, list[tuple[str, str]]] = {part: [] for part in SENTEVAL_PARTS.values()}
     for number, line in enumerate(read_lines(path, form="table"), start=1):
@@ -225,10 +219,7 @@ def read_task(path: Path) -> ProbingTask:
 
 
 def senteval_tasks(paths: Sequence[Path]) -> list[ProbingTask]:
-    """Reads a task from each of SentEval's files, given directly or by their folder.
-
-    Raises: UserError for a folder without such files; as `read_task`.
-    """
+    """Reads a task from each of SentEval's files, given directly or by their folder."""
     files: list[Path] = []
     for path in paths:
         inside = {file.name.split(".")[0]: file for file in sorted(path.glob("*"))}
@@ -248,8 +239,7 @@ def mean_states(parts: Parts, sources: Sequence[Sequence[int]], layer: int) -> T
     return torch.stack([vectors[i] for i in range(len(sources))])
 
 
-@dataclass(frozen=True)
-class MlpSettings:
+class MlpSettings(NamedTuple):
     """The settings of a perceptron and its training."""
 
     learning_rate: float
@@ -261,7 +251,6 @@ class MlpSettings:
 
 
 PRESETS: dict[str, MlpSettings] = {"multi-level": MlpSettings(1e-3, 512), "dual-context": MlpSettings(2.5e-4, 64)}
-
 Vectors = Mapping[Part, Tensor]
 
 
@@ -331,9 +320,7 @@ def probe(
 ) -> dict[str, Any]:
     """Trains and tests a classifier; returns a row with its accuracy on the test part in percent and 95 % interval.
 
-    vectors: of the task's sentences, (sentences, width) for each part; layer: their origin, for the row. In the row
-    `majority`: accuracy of the most frequent class; `epoch`: the perceptron's best by `dev_accuracy`; parts: their
-    sizes.
+    vectors: of the task's sentences, (sentences, width) for each part; layer: their origin, for the row.
     """
     try:
         from scipy.stats import binomtest
@@ -393,7 +380,7 @@ def make_tasks(
     """Makes tasks from raw text: {language: lines}, or {"": lines} for one text.
 
     names: tasks; None: all that are possible. length, word-content and bigram-shift are made from the first text.
-    Sentences that are empty or too long for a system are left out. Raises: UserError for `language` with one text only.
+    Sentences that are empty or too long for a system are left out.
     """
     fit = {}
     for name, lines in texts.items():
@@ -439,15 +426,10 @@ def probing_study(
                 row = probe(task, vectors, layer, classifier, PRESETS[preset], seed)
                 tell(f"{name}, {task.name}, {place}, {classifier}: {row['accuracy']:.2f}")
                 study.rows.append({"system": name, **row})
-    study.summary = [
-        {
-            **{key: row[key] for key in ("system", "task", "layer", "classifier")},
-            "accuracy": f"{row['accuracy']:.2f}",
-            "95 %": f"{row['low']:.1f} to {row['high']:.1f}",
-            "most frequent": f"{row['majority']:.1f}",
-        }
-        for row in study.rows
-    ]
+    for row in study.rows:
+        about = {key: row[key] for key in ("system", "task", "layer", "classifier")}
+        within = {"95 %": f"{row['low']:.1f} to {row['high']:.1f}", "most frequent": f"{row['majority']:.1f}"}
+        study.summary.append({**about, "accuracy": f"{row['accuracy']:.2f}", **within})
     study.note = "Bars: 95 % intervals over the test sentences."
     study.figures["probing"] = _figure(study.rows)
     return study

@@ -45,10 +45,7 @@ class Pass:
 
 
 def between(systems: Systems, source_language: str | None, target_language: str | None) -> Systems:
-    """Replaces each system that has modules for each language by its model of the two given languages.
-
-    Raises: UserError, which lists the model's languages, if one is missing or unknown.
-    """
+    """Replaces each system that has modules for each language by its model of the two given languages."""
     pairs = dict(systems)
     for name, parts in systems.items():
         if has_modules(parts.model):
@@ -61,10 +58,7 @@ def between(systems: Systems, source_language: str | None, target_language: str 
 def encode_sources(
     parts: Parts, texts: Sequence[str], source_language: str | None = None, target_language: str | None = None
 ) -> list[list[int]]:
-    """Returns the token ids of each text, after text processing and with language marks and special tokens.
-
-    Raises: UserError for an empty text, or one that is too long for the model; `usable_indices` leaves those out.
-    """
+    """Returns the token ids of each text, after text processing and with language marks and special tokens."""
     encoder, limit = _encoder(parts, source_language, target_language)
     sequences = encoder(list(texts))
     for number, ids in enumerate(sequences, start=1):
@@ -170,10 +164,7 @@ def words_of(tokenizer: Any, processing: Any, ids: Sequence[int], text: str) -> 
 
 
 def source_batches(parts: Parts, sources: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-    """Yields indices, token ids and mask of batches of sources of similar lengths, the longest first.
-
-    Raises: UserError if there are no sources.
-    """
+    """Yields indices, token ids and mask of batches of sources of similar lengths, the longest first."""
     if not sources:
         raise UserError("there are no sentences to analyse.")
     pad_id = parts.source.pad_token_id or 0
@@ -214,10 +205,7 @@ def draw_sample(
     seed: int = 1,
     languages: tuple[str | None, str | None] = (None, None),
 ) -> Sample:
-    """Draws `size` (None: all) of the sentences that are usable for every system (not empty, not too long), in order.
-
-    Raises: UserError for different numbers of lines, or if no sentence is usable.
-    """
+    """Draws `size` (None: all) of the sentences that every system can use: not empty, not too long; in order."""
     if targets is not None:
         check_counts(targets, [sources], ["the translations", "the source"])
     fit = set(range(len(sources)))

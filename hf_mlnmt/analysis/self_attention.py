@@ -131,8 +131,7 @@ def head_table(
     """Computes `statistic` ("distance" or "entropy") of every head of one side over a corpus.
 
     sources, targets: token ids of each sentence (reading.py); without `targets` the decoder reads its own greedy
-    translations. A decoder attends to j <= i only, so both ranges are the same for it. Raises: UserError if the model
-    returns no self-attention weights on that side.
+    translations. A decoder attends to j <= i only, so both ranges are the same for it.
     """
     sums_of, _ = STATISTICS[statistic]
     totals: list[dict[str, Tensor]] = []  # for each layer and unit numerator and denominator of every head
@@ -205,10 +204,7 @@ def collect_divergences(attentions: Iterable[tuple[Sequence[Tensor], Tensor]]) -
 
 
 def divergence(parts: Parts, sources: Ids, side: Side = "encoder", targets: Ids | None = None) -> dict[int, float]:
-    """Returns {layer: dv} of one side for token ids of a corpus; a decoder reads `targets`, or its own translations.
-
-    Raises: UserError if the model has no dual contextual module on that side.
-    """
+    """Returns {layer: dv} of one side for token ids of a corpus; a decoder reads `targets`, or its own translations."""
     one_sided = {"encoder": "Enc-DC", "decoder": "Dec-DC"}[side]
     if getattr(parts.model.config, "dual_context", None) not in (one_sided, "Full-DC"):
         raise UserError(
@@ -261,10 +257,7 @@ def dependency_rows(sentences: Sequence[SentenceDependency]) -> list[dict[str, A
 
 
 def dependency(parts: Parts, sources: Ids) -> list[SentenceDependency]:
-    """Computes the dependency of a model with AIF for each of the source sentences, given as token ids.
-
-    Raises: UserError for a model without AIF.
-    """
+    """Computes the dependency of a model with AIF for each of the source sentences, given as token ids."""
     if not getattr(parts.model.config, "information_fusion", False):
         raise UserError(
             f"{type(parts.model).__name__} here has no auxiliary information fusion: its decoder reads no auxiliaries "

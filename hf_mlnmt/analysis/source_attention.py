@@ -67,7 +67,7 @@ def alignment_error_rate(aligned: Iterable[set[Link]], gold: Iterable[GoldAlignm
 def read_gold(lines: Iterable[str], name: str | Path, one_based: bool = False) -> list[GoldAlignment]:
     """Reads gold alignments, a line of links for each sentence: `i-j` (sure), `i?j` or `ipj` (possible), source first.
 
-    one_based: words are counted from 1. Raises: UserError with file and line for anything else.
+    one_based: words are counted from 1.
     """
     alignments = []
     for number, line in enumerate(lines, start=1):
@@ -109,7 +109,7 @@ def source_attentions(model: Any, cross_attentions: Sequence[Tensor] | None) -> 
     """Returns {place: weights (batch, target, source)} of every head, and of the means over heads.
 
     cross_attentions: of each decoder layer (batch, heads, target, source), or (batch, encoder layers, heads, target,
-    source) of MLMHA with U0 = 1. Raises: UserError if there are none.
+    source) of MLMHA with U0 = 1.
     """
     if not cross_attentions or any(layer is None for layer in cross_attentions):
         raise UserError(f"{type(model).__name__} returns no attention over the source.")
@@ -125,10 +125,7 @@ def source_attentions(model: Any, cross_attentions: Sequence[Tensor] | None) -> 
 
 
 def choose_places(places: Iterable[Place], layer: int | None = None, head: int | None = None) -> list[Place]:
-    """Selects the places of one layer (None: all), and of one head (None: the mean over heads).
-
-    Raises: UserError for a layer or head that does not exist.
-    """
+    """Selects the places of one layer (None: all), and of one head (None: the mean over heads)."""
     places = list(places)
     check_place(layer, head, max(place.layer for place in places), max(place.head for place in places))
     return [place for place in places if layer in (None, place.layer) and place.head == (head or 0)]
@@ -184,7 +181,6 @@ def alignment_study(
     """Aligns the given translations by the attention of a layer and head; without a layer by the one of lowest AER.
 
     gold: one for each sentence of the sample. With MLMHA a layer has a place for each encoder layer that it attends to.
-    Raises: UserError without translations; without `gold` and a layer; for a layer or head that does not exist.
     """
     if sample.targets is None:
         raise UserError("alignments are of given translations: name their file (--target).")
@@ -273,8 +269,6 @@ def coverage_study(
 
     head: None for the mean over heads. Without given translations, the system's own by `num_beams` is read. Also draws
     the fertilities (phi) of a model that has them.
-
-    Raises: UserError naming the system for a layer or head that does not exist, or no attention to source positions.
     """
     study = Study("coverage")
     for name, parts in systems.items():

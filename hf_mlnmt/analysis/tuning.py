@@ -138,7 +138,6 @@ def make_reranker(
 
     Args:
         features: names as in reranking.py; decoding: of the search whose beams or samples are the candidates.
-    Raises: UserError for unknown features, files of different lengths, fewer than 100 sentences, or a single candidate.
     """
     check_file(output)
     for name in features:

@@ -1,7 +1,6 @@
 """Scores by BLEU, chrF and TER under two protocols, comparisons with significance tests, results files, figures."""
 
 from hf_mlnmt.evaluation.comparison import compare, comparison_tables, read_comparison
-from hf_mlnmt.evaluation.metric import load_metric
 from hf_mlnmt.evaluation.results import Results, open_results, read_results, versions
 from hf_mlnmt.evaluation.scores import (
     METRICS,
@@ -20,7 +19,6 @@ __all__ = [
     "Results",
     "compare",
     "comparison_tables",
-    "load_metric",
     "moses",
     "open_results",
     "read_comparison",

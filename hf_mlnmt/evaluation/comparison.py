@@ -197,7 +197,6 @@ def compare(
     systems: {name: raw outputs}, the baseline first; or {name: [raw outputs of each run]}, equally many runs of all
     systems, in the same order of seeds. protocols: default: both if `language` is given, else 'cased' alone.
     test_set: its name in the comparison. Other arguments: those of score() and compare_seeds().
-    Raises: UserError as score() does, and for fewer than two systems.
     """
     runs: dict[str, list[Lines]] = {
         name: [lines] if not len(lines) or isinstance(lines[0], str) else list(lines)  # type: ignore[list-item]
@@ -305,10 +304,7 @@ def _test_of_scores(metric: str, baseline: Sequence[Any], system: Sequence[Any])
 
 
 def read_comparison(folder: str | Path, only: str | None = None) -> Comparison:
-    """Reads a comparison from its folder. only: read the runs of this system and of the baseline alone.
-
-    Raises: UserError for a folder of something else, and for runs that lack a score of the baseline.
-    """
+    """Reads a comparison from its folder. only: read the runs of this system and of the baseline alone."""
     folder = Path(folder)
     content = read_json(folder / COMPARISON)
     if content.get("schema") != SCHEMA:

@@ -33,10 +33,7 @@ Look = tuple[str, Metrics, dict[str, Any]]
 
 
 def read_metrics(run: str | Path) -> list[dict[str, Any]]:
-    """Reads the lines of a run's metrics.jsonl, except a last line that is not written to its end.
-
-    Raises: UserError when the file is missing or empty, or a line is broken.
-    """
+    """Reads the lines of a run's metrics.jsonl, except a last line that is not written to its end."""
     path = Path(run) / FILE
     try:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -75,10 +72,7 @@ def series(metrics: Metrics, key: str, over: str = "step") -> Series:
 
 
 def draw(run: str | Path, path: Path) -> Path:
-    """Draws a run's curves over optimizer steps (`figure`), writes the figure to `path`, and returns `path`.
-
-    Raises: UserError without matplotlib, or if the run has no metrics.
-    """
+    """Draws a run's curves over optimizer steps (`figure`), writes the figure to `path`, and returns `path`."""
     with atomic_path(path) as temporary:
         figure({Path(run).name: read_metrics(run)}).savefig(temporary, format=path.suffix[1:], dpi=120)
     return path

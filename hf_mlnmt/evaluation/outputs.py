@@ -55,20 +55,14 @@ class SystemOutput:
 
 
 def read_texts(path: str | Path) -> list[str]:
-    """Reads the lines of a UTF-8 file, plain or packed, also empty ones, without trailing white space, as sacreBLEU.
-
-    Raises: UserError for a missing or empty file, a broken archive, invalid UTF-8 (with the line's number).
-    """
+    """Reads the lines of a UTF-8 file, plain or packed, also empty ones, without trailing white space, as sacreBLEU."""
     # Control characters are kept: a model with byte tokens may write any, and its output is scored unchanged.
     remedy = "Convert the file to UTF-8, for example with iconv."
     return [line.rstrip() for line in read_lines(path, max_characters=10**9, keep_controls=True, remedy=remedy)]
 
 
 def read_references(paths: Sequence[str | Path]) -> list[list[str]]:
-    """Reads files of references; returns a list of lines for each file.
-
-    Raises: UserError, naming the files, if their numbers of lines differ; for a file with only blank lines.
-    """
+    """Reads files of references; returns a list of lines for each file."""
     references = [read_texts(path) for path in paths]
     for path, lines in zip(paths, references):
         if not any(map(is_visible, lines)):
@@ -196,8 +190,6 @@ def kind_of(path: str | Path) -> Kind:
 def text_files(references: Sequence[tuple[str, str]], sources: Sequence[tuple[str, str]]) -> dict[str, TextFiles]:
     """Returns {test set: its files} of (name, path) pairs; if names are empty there is one test set, named after the
     first reference's file.
-
-    Raises: UserError for references with and without names, and a source without references of its test set.
     """
     named = {name for name, _ in references}
     if "" in named and len(named) > 1:
@@ -235,7 +227,6 @@ def read_systems(
         scoring: as of `score_run`. decoding, device: as of `load_system`.
 
     Returns: runs; a training run that is not finished as its folder.
-    Raises: UserError for arguments that make no comparison.
     """
     given: list[tuple[str, str, str, Kind]] = []
     places: set[Path] = set()
@@ -272,6 +263,7 @@ def read_systems(
 def _check_enough(
     kinds: Sequence[Kind], of_outputs: Mapping[str, list[str]], files: Mapping[str, TextFiles], output: Path | None
 ) -> None:
+    """Raises UserError for arguments that make no comparison."""
     adds = output is not None and (output / COMPARISON).is_file()
     looks = any(of_test.source for of_test in files.values())
     if len(kinds) < 2 and kinds != ["comparison"] and not adds and not looks:
@@ -279,16 +271,12 @@ def _check_enough(
             "compare needs a baseline and at least one other system; for one system use `hf-mlnmt evaluate`, or give "
             "--source to look at its translations."
         )
-    if not of_outputs:
-        return
-    if not files:
+    numbers = {name: len(paths) for name, paths in of_outputs.items()}
+    if numbers and not files:
         path = next(iter(of_outputs.values()))[0]
         raise UserError(f"{path}: translations and models are compared with references: give --reference FILE.")
-    if len(of_outputs) == 1 and len(kinds) == sum(map(len, of_outputs.values())) > 1 and not adds:
-        raise UserError(
-            f"all runs are of one system, {next(iter(of_outputs))!r}; a comparison needs a baseline and another."
-        )
-    numbers = {name: len(paths) for name, paths in of_outputs.items()}
+    if len(numbers) == 1 and len(kinds) == sum(numbers.values()) > 1 and not adds:
+        raise UserError(f"all runs are of one system, {next(iter(numbers))!r}; a comparison needs another too.")
     if len(set(numbers.values())) > 1:
         listed = ", ".join(f"{name} {count}" for name, count in numbers.items())
         raise UserError(f"different numbers of runs ({listed}): give every system the same seeds, in the same order.")
@@ -364,7 +352,7 @@ def score_run(
 ) -> SystemRun:
     """Scores a system's {test set: translations} against the references; returns a run with `number` as its seed.
 
-    language, scoring: arguments of score_protocols(). Raises: UserError naming the system.
+    language, scoring: arguments of score_protocols().
     """
     results, counted = Results(system=name, seed=number), {}
     for test, output in outputs.items():

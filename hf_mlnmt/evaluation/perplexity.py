@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from hf_mlnmt.common.errors import UserError, naming
@@ -87,8 +86,6 @@ def file_perplexities(
         sources: for a translation model, the file of sources for each of `files`.
         decoding: only batch_tokens and the languages are used.
         progress: called with a file and its number of sentences; returns the argument `progress` of `perplexity`.
-
-    Raises: UserError as `perplexity` does, naming the file.
     """
     if sources and len(sources) != len(files):
         raise UserError(f"{len(sources)} --source for {len(files)} files: give one for each, in their order.")
@@ -130,23 +127,17 @@ def perplexity(
     Args:
         model: a causal language model, or with `sources` a translation model; in evaluation mode.
         tokenizers: of the model; they add </s> to a text if the model was trained so (data/text.py).
-        texts: the sentences. sources: the source of each, for a translation model.
         batch_tokens: tokens of a batch, padding included.
         language, source_language: codes of texts and sources, for a translation model that needs them.
         progress: called with the number of sentences scored since the last call.
-
-    Raises: UserError where sources are missing, not read by the model, or of another number; for a sentence that is
-        longer than the model can read; for a model whose scores are no probabilities.
     """
     config = model.config
     if getattr(model, "logits_are_scores", False):
         raise UserError(f"{type(model).__name__}: its scores are not normalised, so they have no perplexity.")
-    if config.is_encoder_decoder != (sources is not None):
-        raise UserError(
-            "this is a translation model: give the sources too (--source FILE)."
-            if config.is_encoder_decoder
-            else "this is a language model, which reads no sources: leave them out."
-        )
+    if config.is_encoder_decoder and sources is None:
+        raise UserError("this is a translation model: give the sources too (--source FILE).")
+    if sources is not None and not config.is_encoder_decoder:
+        raise UserError("this is a language model, which reads no sources: leave them out.")
     if not any(map(is_visible, texts)):
         raise UserError(f"all {len(texts)} lines are blank: there is nothing to score. Check the text.")
     if sources is not None and len(sources) != len(texts):
@@ -156,7 +147,11 @@ def perplexity(
         tokenizers = tokenizers.between(model.config.source_languages[0], model.config.target_languages[0])
     targets = tokenizers.encode_target(texts)
     read = None if sources is None else tokenizers.encode_source(sources, language)
-    _check_lengths(config, targets, read)
+    limit = positions_of(config)
+    for number, ids in enumerate([*targets, *(read or ())]):
+        if limit and len(ids) > limit:
+            where = f"sentence {number % len(targets) + 1} has {len(ids)} subwords"
+            raise UserError(f"{where}, and the model reads {limit} (max_position_embeddings): split it.")
     lengths = [max(len(ids), len(read[i]) if read else 0) for i, ids in enumerate(targets)]
     total = torch.zeros((), dtype=torch.float64)
     with torch.no_grad():
@@ -173,13 +168,3 @@ def perplexity(
     words = sum(len(text.split()) for text in texts) + ends
     size = sum(len(text.encode()) for text in texts) + ends
     return Perplexity(float(total), ends, sum(map(len, targets)), words, size)
-
-
-def _check_lengths(config: Any, targets: Sequence[np.ndarray], read: Sequence[np.ndarray] | None) -> None:
-    limit = positions_of(config)
-    for number, ids in enumerate([*targets, *(read or ())]):
-        if limit and len(ids) > limit:
-            raise UserError(
-                f"sentence {number % len(targets) + 1} has {len(ids)} subwords, and the model reads {limit} "
-                "(max_position_embeddings): split it."
-            )

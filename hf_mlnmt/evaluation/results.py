@@ -121,10 +121,7 @@ def read_results(path: str | Path) -> Results:
 
 
 def open_results(path: str | Path, name: str, named: bool, test_set: str) -> Results:
-    """Reads a results file, if it exists, to add scores of a test set to; named: the user gave the name `name`.
-
-    Raises: UserError if the file is of another system than the user named, and for names with control characters.
-    """
+    """Reads a results file, if it exists, to add scores of a test set to; named: the user gave the name `name`."""
     path = Path(path)
     check_file(path)
     if problem := _problem_of_name(name) or _problem_of_name(test_set):

@@ -553,8 +553,6 @@ def scoring_options(
 def scored_language(target_language: str | None, reference: Path) -> str | None:
     """Returns the code of the language to score, without script and region: of `target_language`, else of the language
     in the reference's file name.
-
-    Raises: UserError when the two are different languages.
     """
     named = language_in(reference)
     if not same_language(named, target_language):

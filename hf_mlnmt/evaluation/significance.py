@@ -146,8 +146,6 @@ def compare_seeds(
 
     Args:
         baseline, system: sentence counts of equally many runs, in the same order of seeds.
-
-    Raises: UserError unless both have equally many runs, at least one, all of the same sentences.
     """
     if len(baseline) != len(system) or not baseline:
         raise UserError(f"{len(system)} runs beside {len(baseline)} of the baseline: give both the same seeds.")
@@ -158,13 +156,15 @@ def compare_seeds(
     if len(shapes) > 1:
         raise UserError(f"runs of different test sets or metrics (sentences and numbers: {sorted(shapes)}).")
     base, own = (scores_of_sums(metric, np.stack([run.sum(0) for run in runs])) for runs in (baseline, system))
-    tested = len(system[0]) >= FEWEST_SENTENCES and any((a != b).any() for a, b in zip(baseline, system))
-    numbers: list[float | None] = [None] * len(P_VALUES)
-    if tested:
-        randomisation = randomisation_test(metric, baseline, system, trials, seed)
-        bootstrapped = bootstrap_test(metric, baseline, system, bootstrap, seed)
-        numbers = [randomisation, bootstrapped, welch_test(base.tolist(), own.tolist())]
-    return {"difference": round(float(own.mean() - base.mean()), 4), **dict(zip(P_VALUES, numbers, strict=True))}
+    found: dict[str, float | None] = {"difference": round(float(own.mean() - base.mean()), 4)}
+    if len(system[0]) < FEWEST_SENTENCES or all((a == b).all() for a, b in zip(baseline, system)):
+        return {**found, **dict.fromkeys(P_VALUES)}
+    return {
+        **found,
+        "approximate_randomisation": randomisation_test(metric, baseline, system, trials, seed),
+        "paired_bootstrap": bootstrap_test(metric, baseline, system, bootstrap, seed),
+        "welch": welch_test(base.tolist(), own.tolist()),
+    }
 
 
 def randomisation_test(metric: MetricName, baseline: Counted, system: Counted, trials: int, seed: int) -> float:

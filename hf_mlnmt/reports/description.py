@@ -43,7 +43,6 @@ def describe(target: str | Path, revision: str | None = None) -> dict[str, Any]:
     """Returns the description as JSON: name, architecture, system, parameters, config, tokenizers, results and so on.
 
     target: a model folder, a Hub name (at `revision`), a record's name <setup>/<system>, or a config file.
-    Raises: UserError for anything else.
     """
     path, results = Path(target), []
     if not path.exists():

@@ -85,8 +85,6 @@ def read_matrix(
         test: the common name of the test sets; None: that of the first.
         data: the folder of the recipe's corpora, to measure the shares of translations in a wrong language, by a
             classifier that is trained on the training corpora.
-
-    Raises: UserError for a run without such test sets, scores or corpora.
     """
     run, model = Path(run), "average"
     if not (run / "recipe.yaml").is_file() and (run.resolve().parent / "recipe.yaml").is_file():
