@@ -151,13 +151,6 @@ def subwords(tokenizer: Any, ids: Sequence[int] | Tensor) -> list[str]:
     return [token.replace("\u2581", "_") for token in tokens]
 
 
-def check_place(layer: int | None, head: int | None, layers: int, heads: int) -> None:
-    """Raises UserError for a layer or head, counted from 1, that a model with so many does not have; None: no check."""
-    for option, number, count in (("layer", layer, layers), ("head", head, heads)):
-        if number is not None and not 1 <= number <= count:
-            raise UserError(f"--{option} {number}: this model has 1 to {count}.")
-
-
 def words_of(tokenizer: Any, processing: Any, ids: Sequence[int], text: str) -> list[int | None]:
     """Returns for each token id of a text the number of its word, from 0; None for language marks and </s>."""
     return words_of_source(tokenizer, ids, "", processing.apply(text) if processing else text, text)

@@ -41,7 +41,7 @@ Weights of A_ind that are zero in floating point become the smallest positive nu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import sqrt
 from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple
@@ -49,7 +49,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from hf_mlnmt.analysis.reading import Pass, Sample, Systems, attending, encoder_passes, forced_passes, subwords
+from hf_mlnmt.analysis.reading import Sample, Systems, attending, encoder_passes, forced_passes, subwords
 from hf_mlnmt.common.errors import UserError, naming
 from hf_mlnmt.evaluation import figures
 from hf_mlnmt.evaluation.figures import Panel, Study
@@ -146,27 +146,23 @@ def head_table(
 
 def _attentions(
     parts: Parts, sources: Ids, side: Side, targets: Ids | None
-) -> Iterable[tuple[Sequence[Tensor], Tensor]]:
-    """Returns `self_attentions` of each batch; runs only the encoder, or for the decoder's the whole model."""
-    parts = attending(parts)
-    if side == "encoder":
+) -> Iterator[tuple[Sequence[Tensor], Tensor]]:
+    """Yields the self-attention weights of every layer of one side, and which positions are real (batch, time), for
+    each batch; runs only the encoder, or for the decoder's the whole model."""
+    parts, of_encoder = attending(parts), side == "encoder"
+    names = ("encoder_attentions", "attentions") if of_encoder else ("decoder_attentions",)
+    if of_encoder:
         passes = encoder_passes(parts, sources, output_attentions=True)
     else:
         passes = forced_passes(parts, sources, targets, output_attentions=True)
-    return (self_attentions(read, side, parts.model) for read in passes)
-
-
-def self_attentions(read: Pass, side: Side, model: Any) -> tuple[Sequence[Tensor], Tensor]:
-    """Returns the self-attention weights of every layer of one side, and which positions are real (batch, time)."""
-    if side == "encoder":
-        layers = getattr(read.output, "encoder_attentions", None) or getattr(read.output, "attentions", None)
-        real: Tensor | None = read.source_real
-    else:
-        layers, real = getattr(read.output, "decoder_attentions", None), read.target_real
-    if not layers or any(layer is None for layer in layers):
-        raise UserError(f"{type(model).__name__} returns no self-attention weights of its {side}: nothing to measure.")
-    assert real is not None
-    return layers, real
+    for read in passes:
+        real = read.source_real if of_encoder else read.target_real
+        layers = next(filter(None, (getattr(read.output, name, None) for name in names)), None)
+        if not layers or any(layer is None for layer in layers):
+            name = type(parts.model).__name__
+            raise UserError(f"{name} returns no self-attention weights of its {side}: nothing to measure.")
+        assert real is not None
+        yield layers, real
 
 
 def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
@@ -28,13 +28,11 @@ from hf_mlnmt.analysis.reading import (
     Sample,
     Systems,
     attending,
-    check_place,
     encode_targets,
     forced_passes,
     subwords,
     words_of,
 )
-from hf_mlnmt.analysis.self_attention import by_unit, self_attentions
 from hf_mlnmt.common.errors import UserError, naming
 from hf_mlnmt.common.files import file_name
 from hf_mlnmt.evaluation import figures
@@ -127,7 +125,10 @@ def source_attentions(model: Any, cross_attentions: Sequence[Tensor] | None) -> 
 def choose_places(places: Iterable[Place], layer: int | None = None, head: int | None = None) -> list[Place]:
     """Selects the places of one layer (None: all), and of one head (None: the mean over heads)."""
     places = list(places)
-    check_place(layer, head, max(place.layer for place in places), max(place.head for place in places))
+    most = max(place.layer for place in places), max(place.head for place in places)
+    for option, number, count in zip(("layer", "head"), (layer, head), most):
+        if number is not None and not 1 <= number <= count:
+            raise UserError(f"--{option} {number}: this model has 1 to {count}.")
     return [place for place in places if layer in (None, place.layer) and place.head == (head or 0)]
 
 
@@ -225,89 +226,54 @@ def _rate_panels(name: str, rates: dict[Place, float]) -> list[Panel]:
     ]
 
 
-def map_study(
+def sentence_study(
     systems: Systems,
     sample: Sample,
-    side: Literal["encoder", "decoder", "source"] = "source",
     layer: int | None = None,
     head: int | None = None,
+    summed: bool = False,
+    num_beams: int = 1,
 ) -> Study:
-    """Draws attention weights in the sample's first sentence: a heat map for each layer, unit or encoder layer.
+    """Draws the attention over the source in the sample's first sentence: a heat map for each layer and encoder layer.
 
-    head: None for the mean over heads. Without given translations, the system's own greedy one is read.
+    head: None for the mean over heads. summed: draw coverage, the sum of the attention to each source subword up to
+    every target subword, and the fertilities (phi) of a model that has them. Without given translations, the system's
+    own by `num_beams` is read.
     """
-    study = Study(f"maps.{side}")
-    for name, parts in systems.items():
-        with naming(name):
-            read, source, target = _read_first(parts, sample)
-            maps: dict[str, Tensor] = {}
-            if side == "source":
-                weights = source_attentions(parts.model, read.output.cross_attentions)
-                maps = {str(place): weights[place][0] for place in choose_places(weights, layer, head)}
-                rows, columns = target, source
-            else:
-                layers, _ = self_attentions(read, side, parts.model)
-                check_place(layer, head, len(layers), layers[0].shape[-3])
-                for number, of_layer in enumerate(layers, start=1):
-                    for unit, heads in by_unit(of_layer).items() if layer in (None, number) else ():
-                        title = f"layer {number}{', ' + unit if unit else ''}"
-                        maps[title] = heads[0].mean(0) if head is None else heads[0, head - 1]
-                columns = rows = source if side == "encoder" else ["<s>", *target[:-1]]
-        panels = [Panel(title, values.tolist(), rows, columns) for title, values in maps.items()]
-        for panel in panels:
-            study.rows += _cells(panel, "from", "to", "weight", system=name, map=panel.title)
-        labels = ("target", "source") if side == "source" else ("from", "to")
-        _draw(study, f"{study.stem}.{file_name(name)}", panels, *labels, f"attention weight, {name}")
-        study.summary.append({"system": name, "translation": " ".join(target), "panels": len(panels)})
-    return study
-
-
-def coverage_study(
-    systems: Systems, sample: Sample, layer: int | None = None, head: int | None = None, num_beams: int = 5
-) -> Study:
-    """Draws the sum of attention to each source subword of the sample's first sentence up to every target subword.
-
-    head: None for the mean over heads. Without given translations, the system's own by `num_beams` is read. Also draws
-    the fertilities (phi) of a model that has them.
-    """
-    study = Study("coverage")
+    study, value = Study("coverage" if summed else "maps"), "coverage" if summed else "weight"
     for name, parts in systems.items():
         with naming(name):
             read, source, target = _read_first(parts, sample, num_beams)
             weights = source_attentions(parts.model, read.output.cross_attentions)
             if any(of_place.shape[-1] != len(source) for of_place in weights.values()):
-                raise UserError(f"{type(parts.model).__name__} does not attend to source positions: nothing to sum.")
+                raise UserError(f"{type(parts.model).__name__} does not attend to source positions: nothing to draw.")
             places = choose_places(weights, layer, head)
-        panels = [Panel(str(place), weights[place][0].cumsum(0).tolist(), target, source) for place in places]
-        for place, panel in zip(places, panels, strict=True):
+        panels, stem = [], file_name(name)
+        for place in places:
+            values = (weights[place][0].cumsum(0) if summed else weights[place][0]).tolist()
+            panels.append(Panel(str(place), values, target, source))
             over = {"encoder_layer": place.encoder_layer} if place.encoder_layer else {}
             at = {"system": name, "layer": place.layer, **over, "head": head or "mean"}
-            study.rows += _cells(panel, "target", "source", "coverage", **at)
-        _draw(study, f"coverage.{file_name(name)}", panels, "target", "source", "attention so far")
+            for y, (word, line) in enumerate(zip(target, values)):
+                cells = enumerate(zip(source, line))
+                study.rows += [
+                    {**at, "row": y, "target": word, "column": x, "source": s, value: n} for x, (s, n) in cells
+                ]
+        label = "attention so far" if summed else f"attention weight, {name}"
+        drawn = figures.heat_maps(panels, "target", "source", label, numbers=False, low=0.0)
+        study.figures[f"{study.stem}.{stem}"] = drawn
         study.summary.append({"system": name, "translation": " ".join(target), "panels": len(panels)})
-        if (fertility := getattr(parts.model.get_encoder(), "fertility", None)) is not None:
+        fertility = getattr(parts.model.get_encoder(), "fertility", None) if summed else None
+        if fertility is not None:
             phi = (1 / fertility(read.output.encoder_last_hidden_state)[0, :, 0]).tolist()
-            for x, (word, value) in enumerate(zip(source, phi, strict=True)):
-                study.rows.append({"system": name, "column": x, "source": word, "fertility": value})
-            drawn = figures.bars({name: [(word, value, "") for word, value in zip(source, phi)]}, "fertility")
-            study.figures[f"fertilities.{file_name(name)}"] = drawn
+            for x, (word, of_word) in enumerate(zip(source, phi, strict=True)):
+                study.rows.append({"system": name, "column": x, "source": word, "fertility": of_word})
+            drawn = figures.bars({name: [(word, of_word, "") for word, of_word in zip(source, phi)]}, "fertility")
+            study.figures[f"fertilities.{stem}"] = drawn
     return study
 
 
-def _draw(study: Study, stem: str, panels: Sequence[Panel], rows: str, columns: str, label: str) -> None:
-    study.figures[stem] = figures.heat_maps(panels, rows, columns, label, numbers=False, low=0.0)
-
-
-def _cells(panel: Panel, row: str, column: str, value: str, **at: Any) -> list[dict[str, Any]]:
-    """Returns a row for each cell of a heat map: `at`, numbers and names of the cell's row and column, its value."""
-    return [
-        {**at, "row": y, row: panel.rows[y], "column": x, column: panel.columns[x], value: number}
-        for y, line in enumerate(panel.values)
-        for x, number in enumerate(line)
-    ]
-
-
-def _read_first(parts: Parts, sample: Sample, num_beams: int = 1) -> tuple[Pass, list[str], list[str]]:
+def _read_first(parts: Parts, sample: Sample, num_beams: int) -> tuple[Pass, list[str], list[str]]:
     """Runs the model on the sample's first pair, or its own translation; returns the pass and both sides' subwords."""
     targets, parts = sample.target_ids(parts), attending(parts)
     options: dict[str, Any] = {"num_beams": num_beams, "output_attentions": True}

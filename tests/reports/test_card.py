@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hf_mlnmt import TransformerForConditionalGeneration
 from hf_mlnmt.reports import Facts, build_card
 from hf_mlnmt.reports.card import eval_results
-from hf_mlnmt.reports.tables import MISSING, scores_of
+from hf_mlnmt.reports.tables import MISSING
 from hf_mlnmt.zoo.systems import config_for, find_system, list_systems
 
 
@@ -174,11 +174,6 @@ def test_odd_or_missing_keys_never_break_a_card(changes):
     results = {key: value for key, value in some_results().items() if key not in changes or changes[key] is not None}
     card = build_card(facts({**results, **changes}))
     assert yaml.safe_load(card.split("\n---\n")[0].removeprefix("---\n"))["library_name"] == "hf-mlnmt"
-
-
-def test_scores_that_are_no_numbers_are_passed_over():
-    broken = {"test": {"cased": {"BLEU": {"score": None}, "chrF": 3, "TER": {"score": True}}, "classic": None}}
-    assert list(scores_of([{"scores": broken}])) == []
 
 
 def test_a_synthetic_corpus_is_shown_with_how_it_was_made():

@@ -160,18 +160,6 @@ def test_the_tables_hold_what_is_there_and_nothing_else(tmp_path):
     assert pages == {tmp_path / "results" / "toy" / "README.md": study_page(tmp_path / "results" / "toy")}
 
 
-def test_a_setting_is_in_the_tables_that_it_has_rows_for(tmp_path):
-    content = {"schema": "hf_mlnmt.comparison/3", "settings": {}, "systems": {}, "compares": "methods"}
-    for setting, row in (("deen-10", "bt-beam-2"), ("deen-20", "fusion-symbol-biling")):
-        for system in (f"parallel.{setting}", f"{row}.{setting}"):
-            write_results(tmp_path / setting, system, 30.0)
-        write_json(tmp_path / setting / COMPARISON, {**content, "baseline": f"parallel.{setting}"})
-    tables = study_tables(tmp_path)
-    assert list(tables["ratios"].columns) == ["", "deen-10 val", "deen-10 test", "seeds"]
-    assert list(tables["fusion"].columns) == ["", "deen-20 val", "deen-20 test", "seeds"]
-    assert [row[-1] for row in tables["fusion"].rows] == ["1", "1"]
-
-
 def test_every_row_of_the_study_has_a_place_in_a_table(study_module):
     shown = {row for _, rows, _ in LAYOUTS.values() for _, row in rows}
     assert shown == set(study_module.ROWS)

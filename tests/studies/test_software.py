@@ -127,18 +127,6 @@ def test_kinds(kind, english, translated, expected):
     assert [tuple(" ".join(side.split()) for side in pair) for pair in pairs] == expected
 
 
-def test_pages_that_differ_are_aligned_in_runs():
-    """What is as long as a run is taken; what stands alone, or in a page that cannot be read, is not."""
-    run = "".join(f"<dt>{n}</dt><dd>{n}</dd>" for n in "abcd")
-    pairs, told = read("pages", {"x": f"<p>new</p>{run}<h1>e</h1>".encode()}, {"x": f"{run}<h2>f</h2>".encode()})
-    assert pairs == [(n, n) for n in "aabbccdd"]
-    assert told == ["0 pages have the same blocks, 1 in part, 0 cannot be read"]
-    assert read("mallard", {"x": b"<p>"}, {"x": b"<p>a</p>"}) == (
-        [],
-        ["0 pages have the same blocks, 0 in part, 1 cannot be read"],
-    )
-
-
 @pytest.mark.parametrize("kind", sorted(set(readers.KINDS) - {"descriptions"}))
 def test_what_is_broken_is_told(kind):
     """A whole member beside broken ones is read; no kind ends at one, and none is silent."""
@@ -237,18 +225,6 @@ def test_near_ones_are_found():
     training = ["Open the file with that name in a new window now", "a b c", "Delete all files"]
     asked = ["Open the file with this name in a new window now", "delete all files", "open it", "d e f"]
     assert sets.near(asked, training) == [pytest.approx(10 / 11), 1.0, 0.0, 0.0]
-
-
-def test_the_list():
-    entries = packages.read_list()
-    assert len({entry.label("de") for entry in entries}) == len(entries)
-    assert {entry.kind for entry in entries} == set(readers.KINDS)
-    assert {*sets.DEV, *(name for names in sets.TESTS.values() for name in names)} <= {
-        entry.project for entry in entries
-    }
-    for entry in entries:
-        for language in ("de", "pt_BR"):
-            assert entry.sides(language)
 
 
 @pytest.fixture
