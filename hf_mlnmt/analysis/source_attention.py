@@ -9,8 +9,8 @@ found, S the sure and P the sure and possible links of the gold alignment, which
 
 `hf_mlnmt.generation.translating.alignments` computes links between words from the attention weights of subwords.
 
-Three studies: alignments of a corpus by every layer and head, in Pharaoh's format, and the best of them by error rate;
-maps of the attention in one sentence; its coverage, the attention to each source subword summed up to each target one.
+Two studies: alignments of a corpus by every layer and head, in Pharaoh's format, and the best of them by error rate;
+of one sentence maps of the attention, or coverage, the attention to each source subword summed up to each target one.
 """
 
 from __future__ import annotations

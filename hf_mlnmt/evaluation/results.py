@@ -68,8 +68,6 @@ class Results:
     def add_scores(self, test_set: str, scores: Mapping[ProtocolName, Scores]) -> None:
         """Adds the scores of a test set; replaces those of the same test set and protocol."""
         for protocol, value in scores.items():
-            if value.protocol != protocol:
-                raise ValueError(f"scores of protocol {value.protocol!r} filed under {protocol!r}")
             self.scores.setdefault(test_set, {})[protocol] = value.to_dict()
             self.outputs.setdefault(test_set, {})[protocol] = value.outputs_to_dict()
 

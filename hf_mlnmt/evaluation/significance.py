@@ -34,7 +34,6 @@ from hf_mlnmt.evaluation.scores import (
     ProtocolName,
     check_samples,
     coins,
-    metric_named,
     products,
     resamples,
     scores_of_sums,
@@ -100,13 +99,11 @@ def unpack_counts(packed: bytes, path: str | Path) -> dict[str, dict[ProtocolNam
         raise UserError(f"{path}: not a file of sentence counts ({error}).") from error
     counts: dict[str, dict[Any, Counts]] = {}
     for name, array in arrays.items():
-        parts = name.rsplit("/", 2)
-        if len(parts) != 3 or array.ndim != 2:
-            raise UserError(f"{path}: '{name}' is not <test set>/<protocol>/<metric>: not a file of sentence counts.")
-        metric = metric_named(parts[2])
-        if array.shape[1] != NUMBERS[metric] or not np.isfinite(array).all():
-            raise UserError(f"{path}: '{name}': expected {NUMBERS[metric]} counts a sentence. Give the run again.")
-        counts.setdefault(parts[0], {}).setdefault(parts[1], {})[metric] = array
+        test, protocol, metric = ["", "", *name.rsplit("/", 2)][-3:]
+        if array.ndim != 2 or array.shape[1] != NUMBERS.get(metric) or not np.isfinite(array).all():
+            said = f"expected {NUMBERS[metric]} counts a sentence" if metric in NUMBERS else "no metric of that name"
+            raise UserError(f"{path}: '{name}': {said}. Give the run again.")
+        counts.setdefault(test, {}).setdefault(protocol, {})[metric] = array  # type: ignore[index]
     return counts
 
 

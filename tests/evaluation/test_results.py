@@ -46,12 +46,6 @@ def test_reading_keeps_everything(tmp_path: Path, systems, references) -> None:
     assert json.loads(path.read_text())["alignment"] == {"aer": 0.3}
 
 
-def test_a_score_cannot_be_filed_under_the_other_protocol(systems, references) -> None:
-    cased = score_protocols(systems["a"], references, bootstrap=0)["cased"]
-    with pytest.raises(ValueError, match="classic"):
-        Results(system="x").add_scores("test", {"classic": cased})
-
-
 NAN = {"test": {"cased": {"BLEU": {"score": float("nan")}}}}
 
 
