@@ -44,7 +44,8 @@ def test_sums_are_of_the_models_own_attention(folders, system, over, head):
             expected = (heads.mean(0) if head is None else heads[head - 1]).cumsum(0)
             found = torch.tensor([next(rows) for _ in expected.flatten()]).view_as(expected)
             torch.testing.assert_close(found, expected)
-            torch.testing.assert_close(expected[-1].sum(), torch.tensor(float(len(expected))))
+            if system != "key-value-full":  # whose weights need not sum to 1
+                torch.testing.assert_close(expected[-1].sum(), torch.tensor(float(len(expected))))
     assert next(rows, None) is None
     maps = study_of(parts, head=head, summed=False).rows
     assert maps[-1]["weight"] == pytest.approx(float(expected[-1, -1] - expected[-2, -1]), abs=1e-6)
