@@ -93,7 +93,8 @@ def test_attention_of_one_family(folders, files):
     check_figures(out, "divergence.decoder.means", "dependency.outputs", "dependency.layers", "dependency.sentence")
 
 
-def test_alignments(folders, files):
+def test_alignments(folders, files, undraw):
+    undraw()
     out, model = files / "out", f"m-10={folders('m-10')}"
     (files / "gold").write_text("1-1 2?2\n1-1\n9-9\n1-1\n2-2\n")  # line 3 has no source
     common = ["analyse", "attention", model, "-s", files / "src", "-t", files / "trg", "-o", out, "-w", "alignments"]
@@ -103,7 +104,6 @@ def test_alignments(folders, files):
     (path,) = out.glob("alignments.m-10.*.txt")
     assert len(path.read_text().splitlines()) == 4  # the empty line is left out, and said so
     assert contents(out, "alignments")["settings"]["lines"] == [1, 2, 4, 5]
-    check_figures(out, "alignments.error-rates")
     run(*common, "--layer", 2, "--head", 1)
     assert (out / "alignments.m-10.layer2.encoder1.head1.txt").is_file()
     with pytest.raises(UserError, match="which attention aligns best"):
@@ -146,7 +146,8 @@ def test_refusals_of_attention(folders, files):
     assert not (files / "out").exists()
 
 
-def test_masking(folders, files):
+def test_masking(folders, files, undraw):
+    undraw()
     out = files / "out"
     common = ["-s", files / "src", "-r", files / "trg", "-o", out, "--bootstrap", 20, "--trials", 20, "-b", 1]
     text = run("analyse", "masking", f"a={folders('m-10')}", f"b={folders('ms-1-aif')}", *common)
@@ -159,7 +160,6 @@ def test_masking(folders, files):
     ]
     assert len([row for row in rows if row["system"] == "a"]) == 3, "rows are of our own translations alone"
     assert len((out / "translations" / "a.layer-2.txt").read_text().splitlines()) == 5
-    check_figures(out, "masking")
     with pytest.raises(UserError, match=r"c: .*collects no encoder layers"):
         run("analyse", "masking", f"c={folders('transformer')}", *common)
     (files / "short").write_text("x\n")
@@ -168,6 +168,7 @@ def test_masking(folders, files):
 
 
 def test_probe(folders, files, demo, undraw):
+    undraw()
     out = files / "out"
     for side, language in enumerate(("en", "de")):
         short = [pair[side] for pair in demo["train"] if len(pair[side]) < 45]
@@ -182,8 +183,6 @@ def test_probe(folders, files, demo, undraw):
     assert [(row["task"], row["classifier"]) for row in rows] == [
         (task, classifier) for task in ("length", "language") for classifier in ("mlp", "logistic")
     ]
-    check_figures(out, "probing")
-    undraw()
     (files / "past_present.txt").write_text(
         "".join(f"{part}\t{label}\tA man {i} .\n" for part in ("tr", "va", "te") for label in "ab" for i in range(3))
     )

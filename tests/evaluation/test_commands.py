@@ -139,7 +139,8 @@ def test_a_results_file_grows_and_keeps_what_training_wrote(files: Path) -> None
     assert output.read_bytes() == before
 
 
-def test_compare_files_and_models(files: Path, model: Path, pipeline) -> None:
+def test_compare_files_and_models(files: Path, model: Path, pipeline, undraw) -> None:
+    undraw()
     output = files / "out"
     named = (f"base={files / 'b.txt'}", f"new={model}", files / "c.txt")
     quick = ("--bootstrap", 20, "--trials", 20, "-o", output)

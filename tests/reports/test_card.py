@@ -18,10 +18,11 @@ from hf_mlnmt.reports.card import eval_results
 from hf_mlnmt.reports.tables import MISSING
 from hf_mlnmt.zoo.systems import config_for, find_system, list_systems
 
+MODEL = small_model(50)
+
 
 def facts(*results: dict[str, Any], **changes: Any) -> Facts:
-    model = small_model(50)
-    fields = {"name": "anna/toy", "config": model.config, "model_class": type(model), "results": list(results)}
+    fields = {"name": "anna/toy", "config": MODEL.config, "model_class": type(MODEL), "results": list(results)}
     return Facts(**{**fields, "languages": ("en", "de"), "licence": "CC-BY-4.0", **changes})
 
 
