@@ -114,10 +114,7 @@ def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def similarity_study(
-    systems: Systems,
-    files: Mapping[str, Sequence[Pair]],
-    language: str | None = None,
-    pooling: str | int | None = None,
+    systems: Systems, files: Mapping[str, Sequence[Pair]], language: str | None = None, pooling: str | int | None = None
 ) -> Study:
     """Correlates every system's cosines with every file's scores; the study has rows and a figure with intervals."""
     study = Study("similarity")

@@ -283,11 +283,7 @@ def _check_enough(
 
 
 def _translations(
-    path: str,
-    files: Mapping[str, TextFiles],
-    texts: Mapping[str, Texts],
-    decoding: DecodingOptions,
-    device: str | None,
+    path: str, files: Mapping[str, TextFiles], texts: Mapping[str, Texts], decoding: DecodingOptions, device: str | None
 ) -> dict[str, SystemOutput]:
     if len(files) > 1 and "{test}" not in path and Path(path).is_file():
         raise UserError(f"{path}: one file for {len(files)} test sets; write {{test}} where their names differ.")

@@ -101,10 +101,7 @@ def test_evaluate_a_model(files: Path, model: Path, pipeline, systems) -> None:
     output = files / "r.json"
     paths = ("-s", files / "source.en", "-r", files / "test.de", "-o", output)
     run("evaluate", model, *paths, "--beams", 6, "--length-penalty", 1.1, "--device", "cpu", "--bootstrap", 0)
-    assert pipeline == [
-        ("run", {"device": "cpu"}),
-        {"num_beams": 6, "length_penalty": 1.1, "progress": True},
-    ]
+    assert pipeline == [("run", {"device": "cpu"}), {"num_beams": 6, "length_penalty": 1.1, "progress": True}]
     content = json.loads(output.read_text())
     assert content["parameters"] == 1234
     assert content["decoding"] == {"num_beams": 6, "length_penalty": 1.1, "max_length": 20}
