@@ -29,7 +29,7 @@ from hf_mlnmt.common.model_folder import (
 from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.reports.facts import citation_of, load_results
-from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, of_a_pair, parameters_by_part
+from hf_mlnmt.reports.parameters import model_of_config, of_a_pair, parameters_by_part
 from hf_mlnmt.reports.tables import MISSING, Score, score_tables, scores_of, show, title
 from hf_mlnmt.zoo.records import records_root, results_of, trained
 from hf_mlnmt.zoo.systems import find_system, system_of
@@ -79,7 +79,6 @@ def _architecture(config: Any) -> dict[str, Any]:
         **_system(config, type(model)),
         "parameters": parameters_by_part(model),
         "parameters_of_a_pair": of_a_pair(model),
-        "parameters_beyond_baseline": beyond_baseline(config),
         "config": _without(config.to_diff_dict()),
     }
 
@@ -279,8 +278,6 @@ def _parameters(description: Mapping[str, Any]) -> Table:
     total = [index for index, (part, _) in enumerate(shown) if part == "total"]
     if of_a_pair != parts["total"]:
         rows.append(["used by one pair of languages", f"{of_a_pair:,}", f"{of_a_pair / parts['total']:.1%}"])
-    if beyond := description["parameters_beyond_baseline"]:
-        rows.append(["beyond the Transformer of its size", f"{beyond:+,}", ""])
     columns = ["part", Number("number"), Number("share")]
     return Table(columns, rows, "parameters", bold=total)
 
