@@ -55,16 +55,6 @@ def read_metrics(run: str | Path) -> list[dict[str, Any]]:
     return metrics
 
 
-def curves_of(paths: Mapping[str, str | Path]) -> dict[str, list[dict[str, Any]]]:
-    """Returns {name: lines of metrics.jsonl} for those paths that are folders of runs, or of models inside of these."""
-    curves = {}
-    for name, path in paths.items():
-        folders = [folder for folder in (Path(path), Path(path).resolve().parent) if Path(path).is_dir()]
-        if logged := [folder for folder in folders if (folder / FILE).is_file()]:
-            curves[name] = read_metrics(logged[0])
-    return curves
-
-
 def series(metrics: Metrics, key: str, over: str = "step") -> Series:
     """Returns the steps (or epochs, by `over`) at which the value `key` was logged, and the values."""
     points = [(line[over], line[key]) for line in metrics if line.get(key) is not None and line.get(over) is not None]

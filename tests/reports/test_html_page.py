@@ -14,7 +14,7 @@ import pytest
 from hf_mlnmt.analysis.outputs import analyse_outputs, sentences_of
 from hf_mlnmt.evaluation import compare
 from hf_mlnmt.evaluation.comparison import Comparison
-from hf_mlnmt.evaluation.curves import curves_of, curves_study
+from hf_mlnmt.evaluation.curves import curves_study
 from hf_mlnmt.evaluation.significance import LEGEND
 from hf_mlnmt.reports.comparison_page import detail, html_page
 
@@ -129,14 +129,6 @@ def test_without_sources_and_with_two_systems(other, differ):
     text = html_page(comparison, title="x")
     assert text.endswith("</html>")
     assert 'id="sentences"' not in text
-
-
-def test_what_is_read_for_the_page(tmp_path):
-    run = tmp_path / "run"
-    (run / "average").mkdir(parents=True)
-    (run / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
-    (tmp_path / "out.de").write_text("x\n")
-    assert curves_of({"a": str(run / "average"), "b": str(tmp_path / "out.de")}) == {"a": [{"step": 1, "loss": 2.0}]}
 
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
