@@ -20,7 +20,7 @@ ON_WINDOWS = f"""
 import importlib, os, pathlib, runpy, signal, sys
 import accelerate, datasets, psutil, sacrebleu, torch, transformers.masking_utils, transformers.modeling_utils
 sys.modules["fcntl"] = sys.modules["resource"] = None
-sys.modules["ray"] = sys.modules["sentence_transformers"] = None  # of extras
+sys.modules["evaluate"] = sys.modules["ray"] = sys.modules["sentence_transformers"] = None  # of extras
 for module, names in {{
     os: ["fork", "getloadavg", "getuid", "nice", "sched_getaffinity", "sysconf", "uname"],
     signal: ["SIGHUP", "SIGKILL"],
@@ -35,12 +35,20 @@ for path in sorted(package.rglob("*.py")):
             importlib.import_module(".".join(part for part in parts if part != "__init__"))
         except ModuleNotFoundError as error:
             # Each of these files is a module of the extra's package.
-            extras = dict(sentence_embedder="sentence_transformers", ray="ray")
+            extras = dict(sentence_embedder="sentence_transformers", hf_metric="evaluate", ray="ray")
             if error.name != extras.get(path.stem):
                 raise
 from hf_mlnmt.cli import app
 from hf_mlnmt.common.memory import memory_of_machine
 from hf_mlnmt.analysis.cost import machine
+from hf_mlnmt import UserError
+from hf_mlnmt.evaluation import load_metric
+try:
+    load_metric("hf_mlnmt")
+except UserError as error:
+    assert "pip install 'hf-mlnmt[evaluate]'" in str(error), error
+else:
+    raise AssertionError("a metric of a package that is not there")
 assert memory_of_machine(on_cpu=True) > 0 and machine()
 from typer.main import get_command
 top = get_command(app).commands

@@ -470,7 +470,8 @@ class Evaluation(Section):
     every: Count = key(1000, "Steps between two evaluations.")
     metrics: list[str] = key(
         ["bleu"],
-        "bleu and ter (in the target language's tokens, docs/scores.md), chrf. None where nothing is translated.",
+        "bleu and ter (in the target language's tokens, docs/scores.md), chrf, or any metric of the evaluate library "
+        "by name (extra `evaluate`). None of them where nothing is translated.",
     )
     beams: Hundred = key(1, "Beams of the translations that are scored.")
     best: str = key(

@@ -129,15 +129,19 @@ class DevSet:
 
 
 def metric(name: str, lowercase: bool = False, language: str | None = None) -> Metric:
-    """Returns sacreBLEU's metric of a name: bleu, chrf or ter, of detokenised text.
+    """Returns a metric by name: bleu, chrf, ter (sacreBLEU's, detokenised) or any other of the `evaluate` library.
 
     lowercase: compare without case, for a model of lower-cased text. language: of the target.
     """
-    from hf_mlnmt.evaluation.scores import metric_named, sacrebleu_metric
+    from hf_mlnmt.evaluation.scores import METRICS, sacrebleu_metric
 
+    own = {known.lower(): known for known in METRICS}
+    if name not in own:
+        from hf_mlnmt.evaluation import load_metric
+
+        return load_metric(name)
     # TER is case-insensitive by default.
-    options = {"lowercase": True} if lowercase and name != "ter" else {}
-    scorer = sacrebleu_metric(metric_named(name), language, **options)
+    scorer = sacrebleu_metric(own[name], language, **({"lowercase": True} if lowercase and name != "ter" else {}))
 
     def compute(outputs: Sequence[str], references: Sequence[str], sources: Any = None) -> dict[str, float]:
         return {name: scorer.corpus_score(list(outputs), [list(references)]).score}

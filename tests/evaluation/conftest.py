@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,25 @@ def files(tmp_path: Path, references: list[str], systems: dict[str, list[str]]) 
     }.items():
         (tmp_path / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     return tmp_path
+
+
+@pytest.fixture
+def evaluate_cache(tmp_path_factory, monkeypatch):
+    """An `evaluate` cache of its own: the user's stays clean, and what other tests have loaded does not matter.
+
+    `evaluate` copies a module into its cache and imports it from there, as part of a package `evaluate_modules`.
+    """
+    import evaluate.config
+
+    def forget() -> None:
+        for name in [name for name in sys.modules if name.split(".")[0] == "evaluate_modules"]:
+            del sys.modules[name]
+
+    folder = tmp_path_factory.mktemp("evaluate")
+    monkeypatch.setattr(evaluate.config, "HF_METRICS_CACHE", folder)
+    monkeypatch.setattr(evaluate.config, "HF_MODULES_CACHE", str(folder / "modules"))
+    others = [path for path in sys.path if (Path(path) / "evaluate_modules").is_dir()]  # of a load without this fixture
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in others])
+    forget()
+    yield
+    forget()
