@@ -22,41 +22,31 @@ from typing import Any
 import numpy as np
 
 from hf_mlnmt.analysis.reading import Systems
-from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.errors import UserError, naming
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.words import is_visible
 from hf_mlnmt.evaluation import figures
-from hf_mlnmt.evaluation.figures import Study, naming
+from hf_mlnmt.evaluation.figures import Study
 from hf_mlnmt.generation.choosing.embedding import default_pooling, embed_texts, normalised
 from hf_mlnmt.generation.translating.loading import Parts
 from hf_mlnmt.generation.translating.pipeline import progress_bar
 
 
-def embed_file(
-    parts: Parts,
-    file: Path,
-    language: str | None = None,
-    pooling: str | None = None,
-    target_language: str | None = None,
-) -> np.ndarray:
+def embed_file(parts: Parts, file: Path, language: str | None, pooling: str | None, target: str | None) -> np.ndarray:
     """Embeds a file's lines by `embed_texts`, with a progress bar on standard error if that is a terminal.
 
     pooling: "flat", "mean" or a row's number in digits; None: flat with a bridge, else mean.
     """
-    chosen = pooling or default_pooling(parts.model)
-    texts = list(read_lines(file))
+    chosen, texts = pooling or default_pooling(parts.model), list(read_lines(file))
     if not any(map(is_visible, texts)):
         raise UserError(f"{file}: every line is blank: there is no text to embed.")
     row = int(chosen) if chosen.isdigit() else chosen
     with progress_bar(len(texts)) as update:
-        return embed_texts(parts, texts, language, row, progress=update, target_language=target_language)
+        return embed_texts(parts, texts, language, row, progress=update, target_language=target)
 
 
 def retrieval(embeddings: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Returns {"from-to": accuracy@1} for embeddings (sentences, width) of the same sentences in several languages.
-
-    Raises: UserError for different numbers of sentences.
-    """
+    """Returns {"from-to": accuracy@1} for embeddings (sentences, width) of the same sentences in several languages."""
     counts = {language: len(vectors) for language, vectors in embeddings.items()}
     if len(set(counts.values())) > 1:
         said = ", ".join(f"{language} {count}" for language, count in counts.items())
@@ -82,10 +72,7 @@ Pair = tuple[str, str, float]
 
 
 def read_pairs(path: str | Path) -> list[Pair]:
-    """Reads a file of lines sentence, sentence, score, separated by tabs.
-
-    Raises: UserError for a line of another form, an empty sentence, fewer than four pairs, or all scores equal.
-    """
+    """Reads a file of lines sentence, sentence, score, separated by tabs."""
     pairs = []
     for number, line in enumerate(read_lines(path, form="table"), 1):
         fields = [field.strip() for field in line.split("\t")]
@@ -102,32 +89,23 @@ def read_pairs(path: str | Path) -> list[Pair]:
     return pairs
 
 
-def pearson(first: np.ndarray, second: np.ndarray) -> float:
-    """Returns Pearson's correlation of two arrays (n,); nan where one is constant."""
-    a, b = first - first.mean(), second - second.mean()
-    norm = float(np.sqrt((a @ a) * (b @ b)))
-    return float(a @ b) / norm if norm else math.nan
-
-
 def correlations(first: np.ndarray, second: np.ndarray) -> dict[str, tuple[float, float, float]]:
-    """Returns {"Pearson", "Spearman": (correlation, low, high)} of two arrays (n,), with 95 % intervals.
-
-    Raises: UserError without SciPy.
+    """Returns {"Pearson", "Spearman": (correlation, low, high)} of two arrays (n,), with 95 % intervals; nan where an
+    array is constant.
     """
     try:
         from scipy.stats import rankdata
     except ImportError as error:
         raise UserError("correlations need SciPy: pip install 'hf-mlnmt[analysis]'") from error
-    first, second = np.asarray(first, float), np.asarray(second, float)
-    values = {"Pearson": pearson(first, second), "Spearman": pearson(rankdata(first), rankdata(second))}
-    return {name: (r, *_interval(r, len(first), name == "Spearman")) for name, r in values.items()}
-
-
-def _interval(r: float, count: int, ranked: bool) -> tuple[float, float]:
-    if not abs(r) < 1:  # also nan
-        return r, r
-    width = 1.959964 * math.sqrt((1 + r * r / 2 if ranked else 1) / (count - 3))
-    return math.tanh(math.atanh(r) - width), math.tanh(math.atanh(r) + width)
+    found = {}
+    for name, (a, b) in {"Pearson": (first, second), "Spearman": (rankdata(first), rankdata(second))}.items():
+        with np.errstate(invalid="ignore"):
+            r = low = high = float(np.corrcoef(a, b)[0, 1])
+        if abs(r) < 1 - 1e-12:
+            width = 1.959964 * math.sqrt((1 + r * r / 2 if name == "Spearman" else 1) / (len(first) - 3))
+            low, high = math.tanh(math.atanh(r) - width), math.tanh(math.atanh(r) + width)
+        found[name] = (r, low, high)
+    return found
 
 
 def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -136,10 +114,7 @@ def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def similarity_study(
-    systems: Systems,
-    files: Mapping[str, Sequence[Pair]],
-    language: str | None = None,
-    pooling: str | int | None = None,
+    systems: Systems, files: Mapping[str, Sequence[Pair]], language: str | None = None, pooling: str | int | None = None
 ) -> Study:
     """Correlates every system's cosines with every file's scores; the study has rows and a figure with intervals."""
     study = Study("similarity")
@@ -154,14 +129,10 @@ def similarity_study(
                 row = {"system": name, "file": file, "pooling": how, "pairs": len(pairs), "correlation": kind}
                 study.rows.append({**row, "value": r, "low": low, "high": high})
                 panels.setdefault(kind, {}).setdefault(name, []).append((r, low, high))
-    study.summary = [
-        {
-            **{key: row[key] for key in ("system", "file", "correlation")},
-            "value": f"{row['value']:.3f}",
-            "95 %": f"{row['low']:.3f} to {row['high']:.3f}",
-        }
-        for row in study.rows
-    ]
+    for row in study.rows:
+        about = {key: row[key] for key in ("system", "file", "correlation")}
+        numbers = {"value": f"{row['value']:.3f}", "95 %": f"{row['low']:.3f} to {row['high']:.3f}"}
+        study.summary.append({**about, **numbers})
     study.note = "Bars: 95 % intervals over the pairs."
     study.figures["similarity"] = figures.points(panels, [Path(file).name for file in files], "", "correlation")
     return study

@@ -17,19 +17,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from hf_mlnmt.analysis.reading import Systems
-from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.errors import UserError, naming
 from hf_mlnmt.common.files import file_name
 from hf_mlnmt.evaluation import ProtocolName, compare, figures
-from hf_mlnmt.evaluation.figures import Study, naming
+from hf_mlnmt.evaluation.figures import Study
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.translating.loading import Parts
 
 Question = Literal["layers", "auxiliaries", "decoders"]
-QUESTIONS: tuple[Question, ...] = get_args(Question)
 WHOLE = "whole model"
+LACKING: dict[Question, str] = {
+    "layers": "collects no encoder layers (layer aggregation and m-00 .. m-11 do)",
+    "auxiliaries": "has no auxiliary information fusion (ms-<layers>-aif has)",
+    "decoders": "has no auxiliary decoders (ms-<layers> has)",
+}
 
 
 @dataclass(frozen=True)
@@ -42,39 +46,26 @@ class Variant:
     auxiliary: int | None = None
 
 
-def collected_names(model: Any) -> list[str]:
-    """Returns names of the collected layers, in the order of `layer_mask`; [] for a model that collects none."""
-    config = model.config
-    count = getattr(config, "feature_count", None)
-    if count is None:
-        return []
-    numbers = range(config.encoder_layers - count + 1, config.encoder_layers + 1)
-    return [f"layer {number}" if number else "embeddings" for number in numbers]
-
-
 def variants(model: Any, questions: Sequence[Question] | None = None) -> list[Variant]:
     """Returns all variants of the model for the given questions, or for None those that apply to it.
 
     Raises: UserError if a given question does not apply to the model, or for None if none applies.
     """
-    layers = collected_names(model)
-    auxiliaries = list(getattr(model.config, "auxiliary_layers", None) or [])
-    fused = auxiliaries if getattr(model.config, "information_fusion", False) else []
+    config = model.config
+    first = config.encoder_layers + 1 - (getattr(config, "feature_count", None) or 0)
+    layers = [f"layer {number}" if number else "embeddings" for number in range(first, config.encoder_layers + 1)]
+    auxiliaries = list(getattr(config, "auxiliary_layers", None) or [])
+    fused = auxiliaries if getattr(config, "information_fusion", False) else []
     every = [Variant("layers", name, {"layer_mask": _without(i, layers)}) for i, name in enumerate(layers)]
     for index, layer in enumerate(fused):
         every.append(Variant("auxiliaries", f"auxiliary {layer}", {"auxiliary_mask": _without(index, fused)}))
     if len(fused) > 1:
         every.append(Variant("auxiliaries", "all auxiliaries", {"auxiliary_mask": [0.0] * len(fused)}))
     every += [Variant("decoders", f"decoder on layer {layer}", {}, layer) for layer in auxiliaries]
-    asked = questions or QUESTIONS
+    asked = questions or list(LACKING)
     lacking = [question for question in asked if not any(variant.question == question for variant in every)]
     if lacking if questions else not every:
-        why = {
-            "layers": "collects no encoder layers (layer aggregation and m-00 .. m-11 do)",
-            "auxiliaries": "has no auxiliary information fusion (ms-<layers>-aif has)",
-            "decoders": "has no auxiliary decoders (ms-<layers> has)",
-        }
-        reasons = "; it ".join(why[question] for question in lacking)
+        reasons = "; it ".join(LACKING[question] for question in lacking)
         raise UserError(f"{type(model).__name__} {reasons}. There is nothing to mask.")
     return [variant for variant in every if variant.question in asked]
 

@@ -28,8 +28,8 @@ from hf_mlnmt.evaluation.outputs import SystemRun, Texts
 from hf_mlnmt.evaluation.results import languages_of_test
 from hf_mlnmt.evaluation.scores import (
     Lines,
+    MetricName,
     References,
-    check_counts,
     count_sentences,
     reference_lists,
     score,
@@ -95,8 +95,7 @@ def output_statistics(
     is_off_target: tells whether a translation is in a wrong language; None: this fault is left out. Of several
     references the first is used for faults. language: the target's, as of score().
     """
-    sets = reference_lists(references)
-    _check("the output", outputs, sets, len(sources))
+    first = reference_lists(references)[0]
     kinds = dict(KINDS)
     if is_off_target is not None:
         kinds["off_target"] = lambda source, output, reference: is_off_target(output)
@@ -106,17 +105,11 @@ def output_statistics(
     for kind, is_so in kinds.items():
         lines = [
             number
-            for number, (source, output, reference) in enumerate(zip(sources, outputs, sets[0], strict=True), start=1)
+            for number, (source, output, reference) in enumerate(zip(sources, outputs, first, strict=True), start=1)
             if is_so(source, output, reference or "")
         ]
         statistics[kind] = {"share": len(lines) / len(outputs), "lines": lines}
     return statistics
-
-
-def _check(name: str, outputs: Lines, references: Sequence[Sequence[str | None]], sources: int) -> None:
-    """Raises UserError unless there are as many outputs as lines of every reference, and as sources."""
-    names = [name, *(f"reference {number}" for number in range(1, len(references) + 1)), "the source"]
-    check_counts(outputs, [*references, [None] * sources], names)
 
 
 def sentence_scores(outputs: Lines, references: References) -> list[float]:
@@ -125,7 +118,7 @@ def sentence_scores(outputs: Lines, references: References) -> list[float]:
     return [float(score) for score in scores_of_sums("chrF", counts)]
 
 
-METRICS = ("BLEU", "chrF")
+METRICS: tuple[MetricName, ...] = ("BLEU", "chrF")
 SETS: dict[str, list[int]] = {"wmt": [10, 20, 30, 40, 50], "iwslt": [11, 21, 31, 41]}
 """Name -> the smallest length of each group but the first."""
 
@@ -143,17 +136,13 @@ def read_starts(text: str) -> list[int]:
     return starts
 
 
-def group_names(starts: Sequence[int]) -> list[str]:
-    """Returns the names of groups of lengths: `<10`, `10-19`, ..., `50+`."""
+def groups_of(lengths: Sequence[int], starts: Sequence[int]) -> dict[str, list[int]]:
+    """Returns {name: indices of the sentences, from 0} of groups of lengths: `<10`, `10-19`, ..., `50+`."""
     inner = [f"{low}-{high - 1}" if high - low > 1 else f"{low}" for low, high in pairwise(starts)]
-    return [f"<{starts[0]}", *inner, f"{starts[-1]}+"]
-
-
-def group_indices(lengths: Sequence[int], starts: Sequence[int]) -> list[list[int]]:
-    """Returns the indices of the sentences in each group, from 0."""
-    groups: list[list[int]] = [[] for _ in range(len(starts) + 1)]
+    groups: dict[str, list[int]] = {name: [] for name in (f"<{starts[0]}", *inner, f"{starts[-1]}+")}
+    members = list(groups.values())
     for index, length in enumerate(lengths):
-        groups[bisect_right(starts, length)].append(index)
+        members[bisect_right(starts, length)].append(index)
     return groups
 
 
@@ -163,7 +152,6 @@ def scores_by_length(
     lengths: Sequence[int],
     starts: Sequence[int],
     *,
-    metrics: Sequence[str] = METRICS,
     bootstrap: int = 1000,
     **scoring: Any,
 ) -> list[dict[str, Any]]:
@@ -171,22 +159,19 @@ def scores_by_length(
 
     lengths: of each source sentence, in the unit of `starts`. An empty group has no score. scoring: for score().
     """
-    sets = reference_lists(references)
-    for name, lines in systems.items():
-        _check(name, lines, sets, len(lengths))
-    how: Any = {**scoring, "metrics": metrics}
-    rows = []
-    for group, indices in zip(group_names(starts), group_indices(lengths, starts), strict=True):
+    sets, rows = reference_lists(references), []
+    for group, indices in groups_of(lengths, starts).items():
         chosen = [[lines[i] for i in indices] for lines in sets]
         for name, lines in systems.items():
             # All resamples of one sentence are the same.
             resamples = bootstrap if len(indices) > 1 else 0
-            scores = score([lines[i] for i in indices], chosen, bootstrap=resamples, **how) if indices else None
-            for metric in metrics:
-                value = scores.metrics[metric] if scores else None  # type: ignore[index]
-                low, high = (value.ci if value else None) or (None, None)
+            how: Any = {**scoring, "metrics": METRICS, "bootstrap": resamples}
+            found = score([lines[i] for i in indices], chosen, **how).metrics if indices else {}
+            for metric in METRICS:
+                value = found.get(metric)
+                low, high = (value and value.ci) or (None, None)
                 row = {"system": name, "source_length": group, "sentences": len(indices), "metric": metric}
-                rows.append({**row, "score": value.score if value else None, "low": low, "high": high})
+                rows.append({**row, "score": value and value.score, "low": low, "high": high})
     return rows
 
 
@@ -237,8 +222,6 @@ def analyse_outputs(
             guessed by these texts, sources and references; not without words, nor where source and reference are equal.
         shown: how many sentences with the largest gains, and as many with losses, to list for each system; 0: none.
         scoring: protocol, language, bootstrap and seed of the scores by length.
-
-    Raises: UserError for different numbers of lines.
     """
     chrf = {name: sentence_scores(lines, references) for name, lines in outputs.items()}
     studies: list[Study] = []
@@ -263,10 +246,7 @@ def analyses_of(
 
     texts: {origin of a run: its test sets}. about: arguments of `analyse_outputs` but protocol and language.
     """
-    here: dict[str, SystemRun] = {}
-    for run in runs:
-        if isinstance(run, SystemRun) and run.outputs:
-            here.setdefault(run.name, run)
+    here = {run.name: run for run in reversed(runs) if isinstance(run, SystemRun) and run.outputs}
     firsts = {name: here[name] for name in comparison.runs if name in here}
     analyses = {}
     for test, protocols in comparison.first["scores"].items() if firsts else ():
@@ -297,28 +277,37 @@ def sentences_of(analyses: Mapping[str, OutputAnalysis]) -> dict[str, Any] | Non
 
 
 def _length_study(rows: Sequence[dict[str, Any]], unit: str) -> Study:
-    """Makes the study of scores by length: draws BLEU and chrF of each group with intervals and number of sentences.
+    """Makes the study of scores by length: BLEU and chrF of each group with intervals and number of sentences.
 
     A group without sentences has rows, but is not drawn.
     """
-    study = Study("lengths", rows=list(rows))
     counts = {row["source_length"]: row["sentences"] for row in rows}
-    drawn = [group for group, count in counts.items() if count]
-    panels: dict[str, dict[str, list[figures.Interval]]] = {}
-    lines: dict[tuple[str, str], dict[str, str]] = {}
-    for row in rows:
-        line = lines.setdefault((row["metric"], row["system"]), {"system": row["system"], "metric": row["metric"]})
-        line[row["source_length"]] = "" if row["score"] is None else f"{row['score']:.2f}"
-        if row["source_length"] in drawn:
-            interval = (row["score"], row["low"], row["high"])
-            panels.setdefault(row["metric"], {}).setdefault(row["system"], []).append(interval)
-    study.summary = sorted(lines.values(), key=lambda line: METRICS.index(line["metric"]))
+    labels = {group: f"{group}\n({count:,})" for group, count in counts.items() if count}
+    study = Study("lengths", rows=list(rows))
+    numbers = [{**row, "group": row["source_length"], "value": row["score"]} for row in rows]
+    _show_scores(study, numbers, labels, f"source length in {unit} (sentences)")
     study.summary.append({"system": "sentences", "metric": "", **{name: str(count) for name, count in counts.items()}})
-    labels = [f"{group}\n({counts[group]:,})" for group in drawn]
-    x_label, panels = f"source length in {unit} (sentences)", _with_arrows(panels)
-    study.figures["lengths"] = figures.points(panels, labels, x_label, "score")
-    study.note = INTERVALS
     return study
+
+
+def _show_scores(study: Study, rows: Sequence[Mapping[str, Any]], labels: Mapping[str, str], x_label: str) -> None:
+    """Sets summary, figure and note: a line for each metric and system, a column for each group of sentences.
+
+    rows: with metric, system, group and value; with `low` and `high` they are drawn, if their group has a label.
+    """
+    lines: dict[tuple[str, str], dict[str, Any]] = {}
+    panels: dict[str, dict[str, list[figures.Interval]]] = {}
+    for row in rows:
+        metric, system, value = row["metric"], row["system"], row["value"]
+        line = lines.setdefault((metric, system), {"system": system, "metric": metric})
+        line[row["group"]] = "" if value is None else f"{value:.2f}{row.get('sign') or ''}"
+        if "low" in row and row["group"] in labels:
+            drawn = panels.setdefault(with_arrow(metric), {}).setdefault(system, [])
+            drawn.append((value, row["low"], row["high"]))
+    order = list(dict.fromkeys(row["metric"] for row in rows))
+    study.summary = sorted(lines.values(), key=lambda line: order.index(line["metric"]))
+    study.figures[study.stem] = figures.points(panels, list(labels.values()), x_label, "score")
+    study.note = "Bars: 95 % intervals of resampled sentences; ↑ higher is better, ↓ lower is better."
 
 
 def _statistics_study(by_system: Mapping[str, Mapping[str, Any]]) -> Study:
@@ -384,7 +373,6 @@ def _difference_study(
     return study
 
 
-INTERVALS = "Bars: 95 % intervals of resampled sentences; ↑ higher is better, ↓ lower is better."
 MEASURES = ("perplexity per subword", "perplexity per word", "bits per byte")
 
 
@@ -398,9 +386,7 @@ def domain_study(
 
     perplexities: {test set: {language model: Perplexity}}, of the first reference.
     """
-    study = Study("domains")
-    panels: dict[str, dict[str, list[figures.Interval]]] = {}
-    counted = {}
+    study, counted = Study("domains"), {}
     for test in comparison.first["scores"]:
         counted[test] = comparison.counted(comparison.baseline, test, protocol).get("sentences")
         for metric in comparison.metrics(test, protocol):
@@ -412,22 +398,12 @@ def domain_study(
                 if tested := comparison.tested(system, test, protocol, metric):
                     row |= {**tested, "sign": comparison.mark(system, test, protocol, metric)}
                 study.rows.append(row)
-                panels.setdefault(metric, {}).setdefault(system, []).append((value, low, high))
         for model, perplexity in (perplexities or {}).get(test, {}).items():
             row = {"test": test, "sentences": perplexity.sentences, "system": model}
             values = (perplexity.per_subword, perplexity.per_word, perplexity.bits_per_byte)
             study.rows += [{**row, "measure": name, "value": value} for name, value in zip(MEASURES, values)]
-    lines: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in study.rows:
-        line = lines.setdefault((row["measure"], row["system"]), {"measure": row["measure"], "system": row["system"]})
-        line[row["test"]] = f"{row['value']:.2f}{row.get('sign') or ''}"
-    measures = list(dict.fromkeys(row["measure"] for row in study.rows))
-    study.summary = sorted(lines.values(), key=lambda line: measures.index(line["measure"]))
-    names = [f"{test}\n({count:,})" if count else test for test, count in counted.items()]
-    study.figures["domains"] = figures.points(_with_arrows(panels), names, "test set (sentences)", "score")
-    study.note = INTERVALS
+    labels = {test: f"{test}\n({count:,})" if count else test for test, count in counted.items()}
+    numbers = [{**row, "group": row["test"], "metric": row["measure"]} for row in study.rows]
+    _show_scores(study, numbers, labels, "test set (sentences)")
+    study.summary = [{"measure": line.pop("metric"), **line} for line in study.summary]
     return study
-
-
-def _with_arrows(panels: Mapping[str, Any]) -> dict[str, Any]:
-    return {with_arrow(metric): panel for metric, panel in panels.items()}

@@ -28,10 +28,10 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, product
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.directions import has_modules
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.evaluation import figures
-from hf_mlnmt.evaluation.figures import Study, naming
+from hf_mlnmt.evaluation.figures import Study
 from hf_mlnmt.generation.choosing.embedding import embed_texts
 from hf_mlnmt.generation.translating.loading import Parts
 from hf_mlnmt.modeling.transformer import pooled_states
@@ -71,10 +71,7 @@ class ProbingTask:
 
 
 def build(name: str, examples: Mapping[Part, Sequence[tuple[str, str]]]) -> ProbingTask:
-    """Makes a task from {part: (label, text) pairs}; classes are in alphabetical order, numbers by value.
-
-    Raises: UserError for an empty part, a single class, or a class that is not in the training part.
-    """
+    """Makes a task from {part: (label, text) pairs}; classes are in alphabetical order, numbers by value."""
     if lacking := [part for part in PARTS if not examples.get(part)]:
         raise UserError(f"task {name}: no sentences for {', '.join(lacking)}. Give more text, or a complete file.")
     trained = {label for label, _ in examples["train"]}
@@ -112,12 +109,11 @@ def length_task(lines: Sequence[str], seed: int = 1, sizes: Sequence[int] = SIZE
     borders = range(1, groups) if counts else ()
     starts = sorted({counts[len(counts) * group // groups] for group in borders} - set(counts[:1]))
     names = [f"under {starts[0]}", *(f"{start} and more" for start in starts)] if starts else ["all"]
-
-    def label(line: str) -> str:
-        return f"{bisect_right(starts, len(_WORD.findall(line)))}"
-
-    task = build("length", {part: [(label(line), line) for line in parts[part]] for part in PARTS})
-    return ProbingTask(task.name, [names[int(number)] for number in task.classes], task.texts, task.labels)
+    numbered = {
+        part: [(f"{bisect_right(starts, len(_WORD.findall(line)))}", line) for line in parts[part]] for part in PARTS
+    }
+    task = build("length", numbered)
+    return replace(task, classes=[names[int(number)] for number in task.classes])
 
 
 def word_content_task(
@@ -126,7 +122,7 @@ def word_content_task(
     """Makes a task of surface information: which of `count` words (1,000 in the paper) the sentence contains.
 
     The words are the most frequent ones of the text after the first 100, if they are in at least 20 sentences; used are
-    sentences with exactly one of them. Raises: UserError if there are fewer than two such words.
+    sentences with exactly one of them.
     """
     sets = {line: {word.lower() for word in _WORD.findall(line)} for line in different(lines)}
     frequency = Counter(word for words in sets.values() for word in words)
@@ -176,7 +172,7 @@ def swap(line: str, place: tuple[int, int, int, int]) -> str:
 def language_task(texts: Mapping[str, Sequence[str]], seed: int = 1, sizes: Sequence[int] = SIZES) -> ProbingTask:
     """Makes a task of the language of a sentence from {language: lines}, with equally many sentences of each.
 
-    sizes: of the parts, all languages together. Raises: UserError for fewer than two languages.
+    sizes: of the parts, all languages together.
     """
     if len(texts) < 2:
         known = ", ".join(texts) or "no language"
@@ -207,12 +203,8 @@ FILES: dict[str, str] = {
 """File name without its ending -> the task's usual name, in the order of the papers' tables."""
 
 
-def read_task(path: str | Path) -> ProbingTask:
-    """Reads a task from a file of SentEval's form, plain or gz.
-
-    Raises: UserError with file and line for a broken line; for a part without sentences, or a single class.
-    """
-    path = Path(path)
+def read_task(path: Path) -> ProbingTask:
+    """Reads a task from a file of SentEval's form, plain or gz."""
     name = path.name.split(".")[0]
     examples: dict[Part, list[tuple[str, str]]] = {part: [] for part in SENTEVAL_PARTS.values()}
     for number, line in enumerate(read_lines(path, form="table"), start=1):
@@ -226,20 +218,16 @@ def read_task(path: str | Path) -> ProbingTask:
     return build(FILES.get(name, name), examples)
 
 
-def find_files(folder: str | Path) -> list[Path]:
-    """Returns SentEval's files in a folder, in the order of the papers' tables. Raises: UserError if there are none."""
-    paths = {path.name.split(".")[0]: path for path in sorted(Path(folder).glob("*"))}
-    if not paths.keys() & FILES.keys():
-        raise UserError(f"{folder}: none of SentEval's probing files there ({next(iter(FILES))}.txt ...).")
-    return [paths[name] for name in FILES if name in paths]
-
-
-def check_layer(model: Any, layer: int | None) -> int:
-    """Returns `layer`, or the encoder's last layer for None. Raises: UserError for a layer that does not exist."""
-    last = int(getattr(model.config, "encoder_layers", None) or model.config.num_hidden_layers)
-    if layer is not None and not 0 <= layer <= last:
-        raise UserError(f"layer {layer}: this encoder has 0 (embeddings) to {last}.")
-    return last if layer is None else layer
+def senteval_tasks(paths: Sequence[Path]) -> list[ProbingTask]:
+    """Reads a task from each of SentEval's files, given directly or by their folder."""
+    files: list[Path] = []
+    for path in paths:
+        inside = {file.name.split(".")[0]: file for file in sorted(path.glob("*"))}
+        found = [inside[name] for name in FILES if name in inside] if path.is_dir() else [path]
+        if not found:
+            raise UserError(f"{path}: none of SentEval's probing files there ({next(iter(FILES))}.txt ...).")
+        files += found
+    return list(map(read_task, files))
 
 
 def mean_states(parts: Parts, sources: Sequence[Sequence[int]], layer: int) -> Tensor:
@@ -251,8 +239,7 @@ def mean_states(parts: Parts, sources: Sequence[Sequence[int]], layer: int) -> T
     return torch.stack([vectors[i] for i in range(len(sources))])
 
 
-@dataclass(frozen=True)
-class MlpSettings:
+class MlpSettings(NamedTuple):
     """The settings of a perceptron and its training."""
 
     learning_rate: float
@@ -264,17 +251,7 @@ class MlpSettings:
 
 
 PRESETS: dict[str, MlpSettings] = {"multi-level": MlpSettings(1e-3, 512), "dual-context": MlpSettings(2.5e-4, 64)}
-
 Vectors = Mapping[Part, Tensor]
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """`test`: the classes predicted for the test part; `epoch`: the best one by `dev_accuracy`, 0 without epochs."""
-
-    test: Tensor
-    dev_accuracy: float
-    epoch: int = 0
 
 
 def standardized(vectors: Vectors) -> dict[Part, Tensor]:
@@ -285,23 +262,12 @@ def standardized(vectors: Vectors) -> dict[Part, Tensor]:
 
 def train_mlp(
     vectors: Vectors, labels: Mapping[Part, Tensor], classes: int, settings: MlpSettings, seed: int = 1
-) -> Predictions:
-    """Trains a perceptron on "train", stops it by "dev", predicts "test".
-
-    vectors: (sentences, width) for each part; labels: (sentences,).
-
-    The same seed gives the same result; the state of PyTorch's global generator stays unchanged.
-    """
-    vectors = standardized(vectors)
-    model, accuracy, epoch = fit_mlp(vectors, labels, classes, settings, seed)
-    with torch.no_grad():
-        return Predictions(model(vectors["test"]).argmax(-1), accuracy, epoch)
-
-
-def fit_mlp(
-    vectors: Vectors, labels: Mapping[Part, Tensor], classes: int, settings: MlpSettings, seed: int = 1
 ) -> tuple[nn.Sequential, float, int]:
-    """Trains a perceptron on standardised vectors; returns that of the best epoch on dev, its accuracy, the epoch."""
+    """Trains a perceptron on "train"; returns that of the best epoch on "dev", its accuracy there, and the epoch.
+
+    vectors: standardised (sentences, width) for each part; labels: (sentences,). The same seed gives the same result;
+    the state of PyTorch's global generator stays unchanged.
+    """
     shuffling = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -316,7 +282,7 @@ def fit_mlp(
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        accuracy = _accuracy(model, vectors["dev"], labels["dev"])
+        accuracy = _share(predict(model, vectors["dev"]), labels["dev"])
         if accuracy > best_accuracy:
             best, best_accuracy, best_epoch = copy.deepcopy(model.state_dict()), accuracy, epoch
         elif epoch - best_epoch >= settings.patience:
@@ -326,32 +292,27 @@ def fit_mlp(
 
 
 @torch.no_grad()
-def _accuracy(model: nn.Module, vectors: Tensor, labels: Tensor) -> float:
-    return (model(vectors).argmax(-1) == labels).double().mean().item()
+def predict(model: nn.Module, vectors: Tensor) -> Tensor:
+    """Returns the class of each vector (sentences, width): (sentences,)."""
+    return model(vectors).argmax(-1)  # type: ignore[no-any-return]
 
 
-def train_logistic_regression(vectors: Vectors, labels: Mapping[Part, Tensor]) -> Predictions:
-    """Fits scikit-learn's logistic regression, scores "dev" and predicts "test". Raises: UserError without it."""
-    try:
-        from sklearn.linear_model import LogisticRegression
-    except ImportError as error:
-        raise UserError("logistic regression needs scikit-learn: pip install 'hf-mlnmt[analysis]'") from error
-    arrays = {part: x.numpy() for part, x in standardized(vectors).items()}
-    model = LogisticRegression(max_iter=1000).fit(arrays["train"], labels["train"].numpy())
-    dev, test = (torch.from_numpy(model.predict(arrays[part])) for part in ("dev", "test"))
-    return Predictions(test, (dev == labels["dev"]).double().mean().item())
+def _share(predicted: Tensor, labels: Tensor) -> float:
+    return (predicted == labels).double().mean().item()
+
+
+def logistic_regression(vectors: Vectors, labels: Mapping[Part, Tensor]) -> tuple[Tensor, float]:
+    """Fits scikit-learn's logistic regression to standardised vectors; returns the classes it predicts for "test", and
+    its accuracy on "dev"."""
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(max_iter=1000).fit(vectors["train"].numpy(), labels["train"].numpy())
+    dev, test = (torch.from_numpy(model.predict(vectors[part].numpy())) for part in ("dev", "test"))
+    return test, _share(dev, labels["dev"])
 
 
 Classifier = Literal["mlp", "logistic"]
 CLASSIFIERS: tuple[Classifier, ...] = get_args(Classifier)
-
-
-def wilson_interval(right: int, count: int, z: float = 1.959964) -> tuple[float, float]:
-    """Returns the 95 % interval of the share right / count (Wilson 1927): low and high, from 0 to 1."""
-    share, square = right / count, z * z / count
-    middle = share + square / 2
-    width = z * (share * (1 - share) / count + square / (4 * count)) ** 0.5
-    return (middle - width) / (1 + square), (middle + width) / (1 + square)
 
 
 def probe(
@@ -359,25 +320,28 @@ def probe(
 ) -> dict[str, Any]:
     """Trains and tests a classifier; returns a row with its accuracy on the test part in percent and 95 % interval.
 
-    vectors: of the task's sentences, (sentences, width) for each part; layer: their origin, for the row. In the row
-    `majority`: accuracy of the most frequent class; `epoch`: the perceptron's best by `dev_accuracy`; parts: their
-    sizes.
+    vectors: of the task's sentences, (sentences, width) for each part; layer: their origin, for the row.
     """
+    try:
+        from scipy.stats import binomtest
+    except ImportError as error:
+        raise UserError("probing needs scikit-learn and SciPy: pip install 'hf-mlnmt[analysis]'") from error
+    vectors, epoch = standardized(vectors), None
     labels = {part: torch.tensor(task.labels[part]) for part in PARTS}
     if classifier == "mlp":
-        predictions = train_mlp(vectors, labels, len(task.classes), settings, seed)
+        model, dev_accuracy, epoch = train_mlp(vectors, labels, len(task.classes), settings, seed)
+        predicted = predict(model, vectors["test"])
     else:
-        predictions = train_logistic_regression(vectors, labels)
-    right, count = int((predictions.test == labels["test"]).sum()), len(labels["test"])
-    low, high = wilson_interval(right, count)
+        predicted, dev_accuracy = logistic_regression(vectors, labels)
+    right, count = int((predicted == labels["test"]).sum()), len(labels["test"])
+    low, high = binomtest(right, count).proportion_ci(method="wilson")
     scores = {"accuracy": right / count, "low": low, "high": high, "majority": task.majority}
-    scores["dev_accuracy"] = predictions.dev_accuracy
     return {
         "task": task.name,
         "layer": layer,
         "classifier": classifier,
-        **{name: 100 * value for name, value in scores.items()},
-        "epoch": predictions.epoch or None,
+        **{name: 100 * float(value) for name, value in (scores | {"dev_accuracy": dev_accuracy}).items()},
+        "epoch": epoch,
         "classes": len(task.classes),
         **{str(part): len(task.texts[part]) for part in PARTS},
     }
@@ -416,7 +380,7 @@ def make_tasks(
     """Makes tasks from raw text: {language: lines}, or {"": lines} for one text.
 
     names: tasks; None: all that are possible. length, word-content and bigram-shift are made from the first text.
-    Sentences that are empty or too long for a system are left out. Raises: UserError for `language` with one text only.
+    Sentences that are empty or too long for a system are left out.
     """
     fit = {}
     for name, lines in texts.items():
@@ -430,11 +394,6 @@ def make_tasks(
         "language": lambda: language_task(fit, seed, sizes),
     }
     return [makers[name]() for name in names or [name for name in makers if name != "language" or len(fit) > 1]]
-
-
-def senteval_tasks(paths: Sequence[Path]) -> list[ProbingTask]:
-    """Reads a task from each of SentEval's files, given directly or by their folder."""
-    return [read_task(file) for path in paths for file in (find_files(path) if path.is_dir() else [path])]
 
 
 def probing_study(
@@ -457,7 +416,7 @@ def probing_study(
     if pooling is not None and layers:
         raise UserError("a layer's states or the model's embeddings: give layers or a pooling, not both.")
     chosen: dict[str, list[Any]] = {
-        name: _layers(name, parts, layers) if pooling is None else [pooling] for name, parts in systems.items()
+        name: _layers(name, parts.model, layers) if pooling is None else [pooling] for name, parts in systems.items()
     }
     for task, name in product(tasks, systems):
         for layer in chosen[name]:
@@ -467,25 +426,24 @@ def probing_study(
                 row = probe(task, vectors, layer, classifier, PRESETS[preset], seed)
                 tell(f"{name}, {task.name}, {place}, {classifier}: {row['accuracy']:.2f}")
                 study.rows.append({"system": name, **row})
-    study.summary = [
-        {
-            **{key: row[key] for key in ("system", "task", "layer", "classifier")},
-            "accuracy": f"{row['accuracy']:.2f}",
-            "95 %": f"{row['low']:.1f} to {row['high']:.1f}",
-            "most frequent": f"{row['majority']:.1f}",
-        }
-        for row in study.rows
-    ]
+    for row in study.rows:
+        about = {key: row[key] for key in ("system", "task", "layer", "classifier")}
+        within = {"95 %": f"{row['low']:.1f} to {row['high']:.1f}", "most frequent": f"{row['majority']:.1f}"}
+        study.summary.append({**about, "accuracy": f"{row['accuracy']:.2f}", **within})
     study.note = "Bars: 95 % intervals over the test sentences."
     study.figures["probing"] = _figure(study.rows)
     return study
 
 
-def _layers(name: str, parts: Any, layers: Sequence[int] | None) -> list[int]:
-    with naming(name):
-        if has_modules(parts.model):
-            raise UserError("a model of several encoders is read at its bridge: give a pooling, such as flat.")
-        return [check_layer(parts.model, layer) for layer in layers or (None,)]
+def _layers(name: str, model: Any, layers: Sequence[int] | None) -> list[int]:
+    """Returns `layers`, or the encoder's last layer for None. Raises: UserError for a layer that does not exist."""
+    if has_modules(model):
+        raise UserError(f"{name}: a model of several encoders is read at its bridge: give a pooling, such as flat.")
+    last = int(getattr(model.config, "encoder_layers", None) or model.config.num_hidden_layers)
+    for layer in layers or ():
+        if not 0 <= layer <= last:
+            raise UserError(f"{name}: layer {layer}: this encoder has 0 (embeddings) to {last}.")
+    return list(layers or (last,))
 
 
 def _figure(rows: Sequence[dict[str, Any]]) -> Any:

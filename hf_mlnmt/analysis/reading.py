@@ -45,10 +45,7 @@ class Pass:
 
 
 def between(systems: Systems, source_language: str | None, target_language: str | None) -> Systems:
-    """Replaces each system that has modules for each language by its model of the two given languages.
-
-    Raises: UserError, which lists the model's languages, if one is missing or unknown.
-    """
+    """Replaces each system that has modules for each language by its model of the two given languages."""
     pairs = dict(systems)
     for name, parts in systems.items():
         if has_modules(parts.model):
@@ -58,22 +55,10 @@ def between(systems: Systems, source_language: str | None, target_language: str 
     return pairs
 
 
-def sample_indices(count: int, size: int | None, seed: int) -> list[int]:
-    """Draws `size` of 0 .. count - 1 without replacement, in ascending order; all if size is None or at least count."""
-    if size is None or size >= count:
-        return list(range(count))
-    if size < 1:
-        raise UserError(f"sample of {size} sentences: expected at least 1.")
-    return sorted(random.Random(seed).sample(range(count), size))
-
-
 def encode_sources(
     parts: Parts, texts: Sequence[str], source_language: str | None = None, target_language: str | None = None
 ) -> list[list[int]]:
-    """Returns the token ids of each text, after text processing and with language marks and special tokens.
-
-    Raises: UserError for an empty text, or one that is too long for the model; `usable_indices` leaves those out.
-    """
+    """Returns the token ids of each text, after text processing and with language marks and special tokens."""
     encoder, limit = _encoder(parts, source_language, target_language)
     sequences = encoder(list(texts))
     for number, ids in enumerate(sequences, start=1):
@@ -166,23 +151,13 @@ def subwords(tokenizer: Any, ids: Sequence[int] | Tensor) -> list[str]:
     return [token.replace("\u2581", "_") for token in tokens]
 
 
-def check_place(layer: int | None, head: int | None, layers: int, heads: int) -> None:
-    """Raises UserError for a layer or head, counted from 1, that a model with so many does not have; None: no check."""
-    for option, number, count in (("layer", layer, layers), ("head", head, heads)):
-        if number is not None and not 1 <= number <= count:
-            raise UserError(f"--{option} {number}: this model has 1 to {count}.")
-
-
 def words_of(tokenizer: Any, processing: Any, ids: Sequence[int], text: str) -> list[int | None]:
     """Returns for each token id of a text the number of its word, from 0; None for language marks and </s>."""
     return words_of_source(tokenizer, ids, "", processing.apply(text) if processing else text, text)
 
 
 def source_batches(parts: Parts, sources: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-    """Yields indices, token ids and mask of batches of sources of similar lengths, the longest first.
-
-    Raises: UserError if there are no sources.
-    """
+    """Yields indices, token ids and mask of batches of sources of similar lengths, the longest first."""
     if not sources:
         raise UserError("there are no sentences to analyse.")
     pad_id = parts.source.pad_token_id or 0
@@ -223,10 +198,7 @@ def draw_sample(
     seed: int = 1,
     languages: tuple[str | None, str | None] = (None, None),
 ) -> Sample:
-    """Draws `size` (None: all) of the sentences that are usable for every system: not empty, and not too long.
-
-    Raises: UserError for different numbers of lines, or if no sentence is usable.
-    """
+    """Draws `size` (None: all) of the sentences that every system can use: not empty, not too long; in order."""
     if targets is not None:
         check_counts(targets, [sources], ["the translations", "the source"])
     fit = set(range(len(sources)))
@@ -239,8 +211,8 @@ def draw_sample(
             fit = {i for i, ids in zip(filled, encoded, strict=True) if len(ids) <= limit}
     if not fit:
         raise UserError("no sentence can be used: all are empty, or longer than the model takes.")
-    kept = sorted(fit)
-    chosen = [kept[i] for i in sample_indices(len(kept), size, seed)]
+    usable = sorted(fit)
+    chosen = usable if size is None or size >= len(usable) else sorted(random.Random(seed).sample(usable, size))
     return Sample(
         [sources[i] for i in chosen],
         None if targets is None else [targets[i] for i in chosen],

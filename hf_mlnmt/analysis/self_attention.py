@@ -41,23 +41,28 @@ Weights of A_ind that are zero in floating point become the smallest positive nu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import sqrt
 from statistics import fmean, stdev
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from hf_mlnmt.analysis.reading import Pass, Sample, Systems, attending, encoder_passes, forced_passes, subwords
-from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.analysis.reading import Sample, Systems, attending, encoder_passes, forced_passes, subwords
+from hf_mlnmt.common.errors import UserError, naming
 from hf_mlnmt.evaluation import figures
-from hf_mlnmt.evaluation.figures import Panel, Study, naming
+from hf_mlnmt.evaluation.figures import Panel, Study
 from hf_mlnmt.generation.translating.loading import Parts
 
 Range = Literal["printed", "all"]
 """printed: j <= i, the sums of equations 13 and 15 as they are printed; all: every real position."""
-RANGES: tuple[Range, ...] = get_args(Range)
+Side = Literal["encoder", "decoder"]
+UNITS = ("local", "global")
+RANGE_TITLES: dict[Range, str] = {"printed": "j ≤ i, as printed", "all": "all positions"}
+Ids = Sequence[Sequence[int]]
+HeadValues = list[dict[str, Tensor]]
+"""For each layer {unit: (heads,)}, a value of every head; the unit is "" where a layer has one attention."""
 
 
 def weights_in_range(weights: Tensor, real: Tensor, positions: Range = "printed") -> Tensor:
@@ -95,14 +100,11 @@ def entropy_sums(weights: Tensor, real: Tensor, positions: Range = "printed") ->
     return entropies.sum((0, -1)), counted.double().sum((0, -1))
 
 
-Side = Literal["encoder", "decoder"]
-Sums = Callable[[Tensor, Tensor, Range], tuple[Tensor, Tensor]]
-STATISTICS: dict[str, Sums] = {"distance": distance_sums, "entropy": entropy_sums}
-UNITS = ("local", "global")
-
-
-HeadValues = list[dict[str, Tensor]]
-"""For each layer {unit: (heads,)}, a value of every head; the unit is "" where a layer has one attention."""
+STATISTICS = {
+    "distance": (distance_sums, "attention distance (positions)"),
+    "entropy": (entropy_sums, "attention entropy (nats)"),
+}
+"""Name of a statistic -> its function, its label in figures."""
 
 
 def head_rows(layers: HeadValues) -> list[dict[str, Any]]:
@@ -120,51 +122,47 @@ def by_unit(weights: Tensor) -> dict[str, Tensor]:
 
 def head_table(
     parts: Parts,
-    sources: Sequence[Sequence[int]],
+    sources: Ids,
     statistic: str,
     side: Side = "encoder",
     positions: Range = "printed",
-    targets: Sequence[Sequence[int]] | None = None,
+    targets: Ids | None = None,
 ) -> HeadValues:
     """Computes `statistic` ("distance" or "entropy") of every head of one side over a corpus.
 
     sources, targets: token ids of each sentence (reading.py); without `targets` the decoder reads its own greedy
-    translations. A decoder attends to j <= i only, so both ranges are the same for it. Raises: UserError if the model
-    returns no self-attention weights on that side.
+    translations. A decoder attends to j <= i only, so both ranges are the same for it.
     """
+    sums_of, _ = STATISTICS[statistic]
     totals: list[dict[str, Tensor]] = []  # for each layer and unit numerator and denominator of every head
     for layers, real in _attentions(parts, sources, side, targets):
         totals = totals or [{} for _ in layers]
         for sums, layer in zip(totals, layers, strict=True):
             for unit, weights in by_unit(layer).items():
-                of_batch = torch.stack(STATISTICS[statistic](weights, real, positions))
+                of_batch = torch.stack(sums_of(weights, real, positions))
                 sums[unit] = sums.get(unit, 0) + of_batch
     return [{unit: (above / below).cpu() for unit, (above, below) in sums.items()} for sums in totals]
 
 
 def _attentions(
-    parts: Parts, sources: Sequence[Sequence[int]], side: Side, targets: Sequence[Sequence[int]] | None
-) -> Iterable[tuple[Sequence[Tensor], Tensor]]:
-    """Returns `self_attentions` of each batch; runs only the encoder, or for the decoder's the whole model."""
-    parts = attending(parts)
-    if side == "encoder":
+    parts: Parts, sources: Ids, side: Side, targets: Ids | None
+) -> Iterator[tuple[Sequence[Tensor], Tensor]]:
+    """Yields the self-attention weights of every layer of one side, and which positions are real (batch, time), for
+    each batch; runs only the encoder, or for the decoder's the whole model."""
+    parts, of_encoder = attending(parts), side == "encoder"
+    names = ("encoder_attentions", "attentions") if of_encoder else ("decoder_attentions",)
+    if of_encoder:
         passes = encoder_passes(parts, sources, output_attentions=True)
     else:
         passes = forced_passes(parts, sources, targets, output_attentions=True)
-    return (self_attentions(read, side, parts.model) for read in passes)
-
-
-def self_attentions(read: Pass, side: Side, model: Any) -> tuple[Sequence[Tensor], Tensor]:
-    """Returns the self-attention weights of every layer of one side, and which positions are real (batch, time)."""
-    if side == "encoder":
-        layers = getattr(read.output, "encoder_attentions", None) or getattr(read.output, "attentions", None)
-        real: Tensor | None = read.source_real
-    else:
-        layers, real = getattr(read.output, "decoder_attentions", None), read.target_real
-    if not layers or any(layer is None for layer in layers):
-        raise UserError(f"{type(model).__name__} returns no self-attention weights of its {side}: nothing to measure.")
-    assert real is not None
-    return layers, real
+    for read in passes:
+        real = read.source_real if of_encoder else read.target_real
+        layers = next(filter(None, (getattr(read.output, name, None) for name in names)), None)
+        if not layers or any(layer is None for layer in layers):
+            name = type(parts.model).__name__
+            raise UserError(f"{name} returns no self-attention weights of its {side}: nothing to measure.")
+        assert real is not None
+        yield layers, real
 
 
 def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
@@ -201,16 +199,8 @@ def collect_divergences(attentions: Iterable[tuple[Sequence[Tensor], Tensor]]) -
     return {number: value / positions for number, value in sums.items()}
 
 
-def divergence(
-    parts: Parts,
-    sources: Sequence[Sequence[int]],
-    side: Side = "encoder",
-    targets: Sequence[Sequence[int]] | None = None,
-) -> dict[int, float]:
-    """Returns {layer: dv} of one side for token ids of a corpus; a decoder reads `targets`, or its own translations.
-
-    Raises: UserError if the model has no dual contextual module on that side.
-    """
+def divergence(parts: Parts, sources: Ids, side: Side = "encoder", targets: Ids | None = None) -> dict[int, float]:
+    """Returns {layer: dv} of one side for token ids of a corpus; a decoder reads `targets`, or its own translations."""
     one_sided = {"encoder": "Enc-DC", "decoder": "Dec-DC"}[side]
     if getattr(parts.model.config, "dual_context", None) not in (one_sided, "Full-DC"):
         raise UserError(
@@ -262,11 +252,8 @@ def dependency_rows(sentences: Sequence[SentenceDependency]) -> list[dict[str, A
     return rows
 
 
-def dependency(parts: Parts, sources: Sequence[Sequence[int]]) -> list[SentenceDependency]:
-    """Computes the dependency of a model with AIF for each of the source sentences, given as token ids.
-
-    Raises: UserError for a model without AIF.
-    """
+def dependency(parts: Parts, sources: Ids) -> list[SentenceDependency]:
+    """Computes the dependency of a model with AIF for each of the source sentences, given as token ids."""
     if not getattr(parts.model.config, "information_fusion", False):
         raise UserError(
             f"{type(parts.model).__name__} here has no auxiliary information fusion: its decoder reads no auxiliaries "
@@ -297,17 +284,13 @@ def dependency(parts: Parts, sources: Sequence[Sequence[int]]) -> list[SentenceD
     return [sentences[index] for index in range(len(sources))]
 
 
-RANGE_TITLES: dict[Range, str] = {"printed": "j ≤ i, as printed", "all": "all positions"}
-UNITS_OF = {"distance": "attention distance (positions)", "entropy": "attention entropy (nats)"}
-
-
 def heads_study(systems: Systems, sample: Sample, statistic: str, side: Side = "encoder") -> Study:
     """Computes distance or entropy of every head; draws heat maps (layers x heads), and curves of the layers' means.
 
     For an encoder in both ranges; a decoder attends to j <= i only.
     """
-    study = Study(f"{statistic}.{side}")
-    ranges = RANGES if side == "encoder" else RANGES[:1]
+    study, (_, label) = Study(f"{statistic}.{side}"), STATISTICS[statistic]
+    ranges: tuple[Range, ...] = ("printed", "all") if side == "encoder" else ("printed",)
     lines: dict[str, dict[str, dict[int, float]]] = {}
     for positions in ranges:
         curves, panels = lines.setdefault(RANGE_TITLES[positions] if len(ranges) > 1 else "", {}), list[Panel]()
@@ -324,9 +307,8 @@ def heads_study(systems: Systems, sample: Sample, statistic: str, side: Side = "
                 shown = {f"layer {x}": round(y, 3) for x, y in means.items()}
                 study.summary.append({"system": title, "range": RANGE_TITLES[positions], **shown})
                 panels.append(_panel(title, unit, layers))
-        stem = f"{study.stem}.heads.{positions}"
-        study.figures[stem] = figures.heat_maps(panels, "layer", "head", UNITS_OF[statistic])
-    study.figures[f"{study.stem}.layers"] = figures.curves(lines, f"{side} layer", UNITS_OF[statistic])
+        study.figures[f"{study.stem}.heads.{positions}"] = figures.heat_maps(panels, "layer", "head", label)
+    study.figures[f"{study.stem}.layers"] = figures.curves(lines, f"{side} layer", label)
     return study
 
 
@@ -334,11 +316,7 @@ def _panel(title: str, unit: str, layers: HeadValues) -> Panel:
     """Returns the heat map of a unit (layers x heads), with empty rows for layers without that unit."""
     count = max(len(heads) for layer in layers for heads in layer.values())
     values = [layer[unit].tolist() if unit in layer else [None] * count for layer in layers]
-    return Panel(title, values, _numbered(len(values)), _numbered(count))
-
-
-def _numbered(count: int) -> list[str]:
-    return [str(number) for number in range(1, count + 1)]
+    return Panel(title, values, [str(x + 1) for x in range(len(values))], [str(x + 1) for x in range(count)])
 
 
 def divergence_study(systems: Systems, sample: Sample, side: Side = "encoder") -> Study:
@@ -348,19 +326,15 @@ def divergence_study(systems: Systems, sample: Sample, side: Side = "encoder") -
         with naming(name):
             measured = divergence(parts, sample.source_ids(parts), side, sample.target_ids(parts))
         kernel, mean = parts.model.config.kernel_size, fmean(measured.values())
-        values = [*measured.items(), ("mean", mean)]
-        study.rows += [
-            {"system": name, "kernel_size": kernel, "layer": layer, "value": value} for layer, value in values
-        ]
+        about, said = {"system": name, "kernel_size": kernel}, f"{name}, kernel of {kernel}"
+        study.rows += [{**about, "layer": x, "value": y} for x, y in [*measured.items(), ("mean", mean)]]
         layers = {f"layer {x}": round(y, 4) for x, y in measured.items()}
-        study.summary.append({"system": name, "kernel_size": kernel, **layers, "mean": round(mean, 4)})
-        said = f"{name}, kernel of {kernel}"
+        study.summary.append({**about, **layers, "mean": round(mean, 4)})
         lines[said] = measured
         means.append((said, mean, ""))
-    study.figures[f"{study.stem}.layers"] = figures.curves(
-        {"": lines}, f"{side} layer", "JS divergence (nats, 0 to 0.69)"
-    )
-    study.figures[f"{study.stem}.means"] = figures.bars({"": means}, "mean JS divergence (nats, 0 to 0.69)")
+    label = "JS divergence (nats, 0 to 0.69)"
+    study.figures[f"{study.stem}.layers"] = figures.curves({"": lines}, f"{side} layer", label)
+    study.figures[f"{study.stem}.means"] = figures.bars({"": means}, f"mean {label}")
     return study
 
 
@@ -370,15 +344,16 @@ def dependency_study(systems: Systems, sample: Sample, line: int | None = None) 
     if line is not None and line not in sample.lines:
         raise UserError(f"--sentence {line}: not in the sample; take one of its lines, such as {sample.lines[0]}.")
     index = 0 if line is None else sample.lines.index(line)
+    of_line = f"line {sample.lines[index]}"
     study, outputs, layers, tokens = Study("dependency"), [], {}, {}
     for name, parts in systems.items():
         with naming(name):
             sentences = dependency(parts, sample.source_ids(parts))
         of_outputs, *of_heads = rows = dependency_rows(sentences)
         drawn = sentences[index]
-        tokens[name] = list(zip(subwords(parts.target, drawn.target), drawn.tokens, strict=True))
-        of_line = f"line {sample.lines[index]}"
-        rows += [{"of": of_line, "token": piece, "value": value} for piece, value in tokens[name]]
+        pairs = list(zip(subwords(parts.target, drawn.target), drawn.tokens, strict=True))
+        tokens[f"{name}, {of_line}"] = [(piece, value, "") for piece, value in pairs]
+        rows += [{"of": of_line, "token": piece, "value": value} for piece, value in pairs]
         study.rows += [{"system": name, **row} for row in rows]
         layers[name] = {row["layer"]: row["value"] for row in of_heads if row["head"] == "mean"}
         of_layers = {f"layer {x}": round(y, 4) for x, y in layers[name].items()}
@@ -388,9 +363,5 @@ def dependency_study(systems: Systems, sample: Sample, line: int | None = None) 
         outputs.append((name, value, ""))
     study.figures["dependency.outputs"] = figures.bars({"": outputs}, "dependency of the outputs (nats)")
     study.figures["dependency.layers"] = figures.curves({"": layers}, "decoder layer", "dependency (nats)")
-    drawn_line = {
-        f"{name}, line {sample.lines[index]}": [(piece, value, "") for piece, value in of_sentence]
-        for name, of_sentence in tokens.items()
-    }
-    study.figures["dependency.sentence"] = figures.bars(drawn_line, "dependency (nats)")
+    study.figures["dependency.sentence"] = figures.bars(tokens, "dependency (nats)")
     return study

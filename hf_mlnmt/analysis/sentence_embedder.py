@@ -33,8 +33,6 @@ def sentence_transformer(
     Args:
         language: of the texts, unless encode(..., language=...) is given.
         pooling: as of `model.embed`; default: flat with a bridge, else mean.
-
-    Raises: UserError if there is no such model.
     """
     return SentenceTransformer(modules=[SentenceEmbedder(load(name, device), language, pooling)], device=device)
 

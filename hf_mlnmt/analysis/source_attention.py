@@ -9,8 +9,8 @@ found, S the sure and P the sure and possible links of the gold alignment, which
 
 `hf_mlnmt.generation.translating.alignments` computes links between words from the attention weights of subwords.
 
-Three studies: alignments of a corpus by every layer and head, in Pharaoh's format, and the best of them by error rate;
-maps of the attention in one sentence; its coverage, the attention to each source subword summed up to each target one.
+Two studies: alignments of a corpus by every layer and head, in Pharaoh's format, and the best of them by error rate;
+of one sentence maps of the attention, or coverage, the attention to each source subword summed up to each target one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
@@ -28,17 +28,15 @@ from hf_mlnmt.analysis.reading import (
     Sample,
     Systems,
     attending,
-    check_place,
     encode_targets,
     forced_passes,
     subwords,
     words_of,
 )
-from hf_mlnmt.analysis.self_attention import by_unit, self_attentions
-from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.errors import UserError, naming
 from hf_mlnmt.common.files import file_name
 from hf_mlnmt.evaluation import figures
-from hf_mlnmt.evaluation.figures import Panel, Study, naming
+from hf_mlnmt.evaluation.figures import Panel, Study
 from hf_mlnmt.generation.translating.alignments import Link, to_pharaoh, word_links
 from hf_mlnmt.generation.translating.loading import Parts
 
@@ -67,7 +65,7 @@ def alignment_error_rate(aligned: Iterable[set[Link]], gold: Iterable[GoldAlignm
 def read_gold(lines: Iterable[str], name: str | Path, one_based: bool = False) -> list[GoldAlignment]:
     """Reads gold alignments, a line of links for each sentence: `i-j` (sure), `i?j` or `ipj` (possible), source first.
 
-    one_based: words are counted from 1. Raises: UserError with file and line for anything else.
+    one_based: words are counted from 1.
     """
     alignments = []
     for number, line in enumerate(lines, start=1):
@@ -109,7 +107,7 @@ def source_attentions(model: Any, cross_attentions: Sequence[Tensor] | None) -> 
     """Returns {place: weights (batch, target, source)} of every head, and of the means over heads.
 
     cross_attentions: of each decoder layer (batch, heads, target, source), or (batch, encoder layers, heads, target,
-    source) of MLMHA with U0 = 1. Raises: UserError if there are none.
+    source) of MLMHA with U0 = 1.
     """
     if not cross_attentions or any(layer is None for layer in cross_attentions):
         raise UserError(f"{type(model).__name__} returns no attention over the source.")
@@ -125,12 +123,12 @@ def source_attentions(model: Any, cross_attentions: Sequence[Tensor] | None) -> 
 
 
 def choose_places(places: Iterable[Place], layer: int | None = None, head: int | None = None) -> list[Place]:
-    """Selects the places of one layer (None: all), and of one head (None: the mean over heads).
-
-    Raises: UserError for a layer or head that does not exist.
-    """
+    """Selects the places of one layer (None: all), and of one head (None: the mean over heads)."""
     places = list(places)
-    check_place(layer, head, max(place.layer for place in places), max(place.head for place in places))
+    most = max(place.layer for place in places), max(place.head for place in places)
+    for option, number, count in zip(("layer", "head"), (layer, head), most):
+        if number is not None and not 1 <= number <= count:
+            raise UserError(f"--{option} {number}: this model has 1 to {count}.")
     return [place for place in places if layer in (None, place.layer) and place.head == (head or 0)]
 
 
@@ -155,9 +153,11 @@ def align(parts: Parts, sample: Sample) -> list[dict[Place, set[Link]]]:
     return alignments
 
 
-def error_rates(alignments: Sequence[dict[Place, set[Link]]], gold: Sequence[GoldAlignment]) -> dict[Place, float]:
+def error_rates(
+    alignments: Sequence[dict[Place, set[Link]]], gold: Sequence[GoldAlignment], places: Iterable[Place]
+) -> dict[Place, float]:
     """Returns {place: AER}, the lowest first."""
-    rates = {place: alignment_error_rate([of_pair[place] for of_pair in alignments], gold) for place in alignments[0]}
+    rates = {place: alignment_error_rate([of_pair[place] for of_pair in alignments], gold) for place in places}
     return dict(sorted(rates.items(), key=lambda item: (item[1], item[0])))
 
 
@@ -172,9 +172,6 @@ def check_gold(gold: Sequence[GoldAlignment], sources: Sequence[str], targets: S
             )
 
 
-MapSide = Literal["encoder", "decoder", "source"]
-
-
 def alignment_study(
     systems: Systems,
     sample: Sample,
@@ -185,7 +182,6 @@ def alignment_study(
     """Aligns the given translations by the attention of a layer and head; without a layer by the one of lowest AER.
 
     gold: one for each sentence of the sample. With MLMHA a layer has a place for each encoder layer that it attends to.
-    Raises: UserError without translations; without `gold` and a layer; for a layer or head that does not exist.
     """
     if sample.targets is None:
         raise UserError("alignments are of given translations: name their file (--target).")
@@ -193,133 +189,92 @@ def alignment_study(
         raise UserError("which attention aligns best? Give gold alignments (--gold), or choose a --layer.")
     if gold is not None:
         check_gold(gold, sample.sources, sample.targets, "the gold alignments")
-    study = Study("alignments")
-    panels: list[Panel] = []
+    study, panels = Study("alignments"), list[Panel]()
     for name, parts in systems.items():
         with naming(name):
             alignments = align(parts, sample)
             places = list(alignments[0]) if layer is None else choose_places(alignments[0], layer, head)
-        rates = (
-            error_rates([{place: of_pair[place] for place in places} for of_pair in alignments], gold) if gold else {}
-        )
+        rates = error_rates(alignments, gold, places) if gold else {}
         for place in places:
             row = {"layer": place.layer, "encoder_layer": place.encoder_layer or None, "head": place.head or "mean"}
             study.rows.append({"system": name, **row, "AER": rates.get(place)})
         for place in [next(iter(rates))] if layer is None else places:
-            lines = [to_pharaoh(of_pair[place]) for of_pair in alignments]
-            study.texts[f"alignments.{file_name(f'{name}.{_short(place)}')}.txt"] = "".join(f"{x}\n" for x in lines)
+            over = f"encoder{place.encoder_layer}." if place.encoder_layer else ""
+            at = f"layer{place.layer}.{over}" + (f"head{place.head}" if place.head else "mean")
+            lines = "".join(f"{to_pharaoh(of_pair[place])}\n" for of_pair in alignments)
+            study.texts[f"alignments.{file_name(f'{name}.{at}')}.txt"] = lines
             study.summary.append({"system": name, "attention": str(place), "AER": rates.get(place, "")})
         if layer is None:
             panels += _rate_panels(name, rates)
     if panels:
-        study.figures["alignments.error-rates"] = figures.heat_maps(
-            panels, "decoder layer", "head", "alignment error rate, lower is better"
-        )
+        label = "alignment error rate, lower is better"
+        study.figures["alignments.error-rates"] = figures.heat_maps(panels, "decoder layer", "head", label)
     return study
-
-
-def _short(place: Place) -> str:
-    over = f".encoder{place.encoder_layer}" if place.encoder_layer else ""
-    return f"layer{place.layer}{over}." + (f"head{place.head}" if place.head else "mean")
 
 
 def _rate_panels(name: str, rates: dict[Place, float]) -> list[Panel]:
-    layers = sorted({place.layer for place in rates})
-    heads = sorted({place.head for place in rates})
-    panels = []
-    for over in sorted({place.encoder_layer for place in rates}):
-        values = [[rates[Place(layer, over, head)] for head in heads] for layer in layers]
-        title = f"{name}, encoder layer {over}" if over else name
-        panels.append(Panel(title, values, [str(x) for x in layers], [str(h) if h else "mean" for h in heads]))
-    return panels
+    """Returns heat maps of error rates, decoder layers by heads, one for each encoder layer that is attended to."""
+    layers, overs, heads = (sorted(set(values)) for values in zip(*((x.layer, x.encoder_layer, x.head) for x in rates)))
+    names = [str(layer) for layer in layers], [str(head) if head else "mean" for head in heads]
+    return [
+        Panel(
+            f"{name}, encoder layer {over}" if over else name,
+            [[rates[Place(layer, over, head)] for head in heads] for layer in layers],
+            *names,
+        )
+        for over in overs
+    ]
 
 
-def map_study(
-    systems: Systems, sample: Sample, side: MapSide = "source", layer: int | None = None, head: int | None = None
+def sentence_study(
+    systems: Systems,
+    sample: Sample,
+    layer: int | None = None,
+    head: int | None = None,
+    summed: bool = False,
+    num_beams: int = 1,
 ) -> Study:
-    """Draws attention weights in the sample's first sentence: a heat map for each layer, unit or encoder layer.
+    """Draws the attention over the source in the sample's first sentence: a heat map for each layer and encoder layer.
 
-    head: None for the mean over heads. Without given translations, the system's own greedy one is read.
+    head: None for the mean over heads. summed: draw coverage, the sum of the attention to each source subword up to
+    every target subword, and the fertilities (phi) of a model that has them. Without given translations, the system's
+    own by `num_beams` is read.
     """
-    study = Study(f"maps.{side}")
-    for name, parts in systems.items():
-        with naming(name):
-            read, source, target = _read_first(parts, sample)
-            if side == "source":
-                weights = source_attentions(parts.model, read.output.cross_attentions)
-                maps = {str(place): weights[place][0] for place in choose_places(weights, layer, head)}
-                rows, columns = target, source
-            else:
-                layers, _ = self_attentions(read, side, parts.model)
-                units = {
-                    f"layer {x}{', ' + unit if unit else ''}": heads[0]
-                    for x, layer_weights in enumerate(layers, start=1)
-                    for unit, heads in by_unit(layer_weights).items()
-                    if layer in (None, x)
-                }
-                check_place(layer, head, len(layers), layers[0].shape[-3])
-                maps = {title: heads.mean(0) if head is None else heads[head - 1] for title, heads in units.items()}
-                rows = source if side == "encoder" else ["<s>", *target[:-1]]
-                columns = rows
-        panels = [Panel(title, values.tolist(), rows, columns) for title, values in maps.items()]
-        for panel in panels:
-            study.rows += _cells(panel, "from", "to", "weight", system=name, map=panel.title)
-        stem = f"{study.stem}.{file_name(name)}"
-        labels = ("target", "source") if side == "source" else ("from", "to")
-        study.figures[stem] = figures.heat_maps(panels, *labels, f"attention weight, {name}", numbers=False, low=0.0)
-        study.summary.append({"system": name, "translation": " ".join(target), "panels": len(panels)})
-    return study
-
-
-def coverage_study(
-    systems: Systems, sample: Sample, layer: int | None = None, head: int | None = None, num_beams: int = 5
-) -> Study:
-    """Draws the sum of attention to each source subword of the sample's first sentence up to every target subword.
-
-    head: None for the mean over heads. Without given translations, the system's own by `num_beams` is read. Also draws
-    the fertilities (phi) of a model that has them.
-
-    Raises: UserError naming the system for a layer or head that does not exist, or no attention to source positions.
-    """
-    study = Study("coverage")
+    study, value = Study("coverage" if summed else "maps"), "coverage" if summed else "weight"
     for name, parts in systems.items():
         with naming(name):
             read, source, target = _read_first(parts, sample, num_beams)
             weights = source_attentions(parts.model, read.output.cross_attentions)
             if any(of_place.shape[-1] != len(source) for of_place in weights.values()):
-                raise UserError(f"{type(parts.model).__name__} does not attend to source positions: nothing to sum.")
+                raise UserError(f"{type(parts.model).__name__} does not attend to source positions: nothing to draw.")
             places = choose_places(weights, layer, head)
-        panels = [Panel(str(place), weights[place][0].cumsum(0).tolist(), target, source) for place in places]
-        for place, panel in zip(places, panels, strict=True):
+        panels, stem = [], file_name(name)
+        for place in places:
+            values = (weights[place][0].cumsum(0) if summed else weights[place][0]).tolist()
+            panels.append(Panel(str(place), values, target, source))
             over = {"encoder_layer": place.encoder_layer} if place.encoder_layer else {}
             at = {"system": name, "layer": place.layer, **over, "head": head or "mean"}
-            study.rows += _cells(panel, "target", "source", "coverage", **at)
-        stem = file_name(name)
-        how: dict[str, Any] = {"numbers": False, "low": 0.0}
-        study.figures[f"coverage.{stem}"] = figures.heat_maps(panels, "target", "source", "attention so far", **how)
+            for y, (word, line) in enumerate(zip(target, values)):
+                cells = enumerate(zip(source, line))
+                study.rows += [
+                    {**at, "row": y, "target": word, "column": x, "source": s, value: n} for x, (s, n) in cells
+                ]
+        label = "attention so far" if summed else f"attention weight, {name}"
+        drawn = figures.heat_maps(panels, "target", "source", label, numbers=False, low=0.0)
+        study.figures[f"{study.stem}.{stem}"] = drawn
         study.summary.append({"system": name, "translation": " ".join(target), "panels": len(panels)})
-        if (fertility := getattr(parts.model.get_encoder(), "fertility", None)) is not None:
+        fertility = getattr(parts.model.get_encoder(), "fertility", None) if summed else None
+        if fertility is not None:
             phi = (1 / fertility(read.output.encoder_last_hidden_state)[0, :, 0]).tolist()
-            pairs = list(zip(source, phi, strict=True))
-            study.rows += [
-                {"system": name, "column": x, "source": s, "fertility": value} for x, (s, value) in enumerate(pairs)
-            ]
-            study.figures[f"fertilities.{stem}"] = figures.bars({name: [(s, x, "") for s, x in pairs]}, "fertility")
+            for x, (word, of_word) in enumerate(zip(source, phi, strict=True)):
+                study.rows.append({"system": name, "column": x, "source": word, "fertility": of_word})
+            drawn = figures.bars({name: [(word, of_word, "") for word, of_word in zip(source, phi)]}, "fertility")
+            study.figures[f"fertilities.{stem}"] = drawn
     return study
 
 
-def _cells(panel: Panel, row: str, column: str, value: str, **at: Any) -> list[dict[str, Any]]:
-    """Returns a row for each cell of a heat map: `at`, numbers and names of the cell's row and column, its value."""
-    return [
-        {**at, "row": y, row: panel.rows[y], "column": x, column: panel.columns[x], value: number}
-        for y, line in enumerate(panel.values)
-        for x, number in enumerate(line)
-    ]
-
-
-def _read_first(parts: Parts, sample: Sample, num_beams: int = 1) -> tuple[Pass, list[str], list[str]]:
-    """Runs the model on the sample's first pair, or its own translation; returns the pass, and subwords of both
-    sides."""
+def _read_first(parts: Parts, sample: Sample, num_beams: int) -> tuple[Pass, list[str], list[str]]:
+    """Runs the model on the sample's first pair, or its own translation; returns the pass and both sides' subwords."""
     targets, parts = sample.target_ids(parts), attending(parts)
     options: dict[str, Any] = {"num_beams": num_beams, "output_attentions": True}
     (read,) = forced_passes(parts, sample.source_ids(parts)[:1], targets and targets[:1], **options)

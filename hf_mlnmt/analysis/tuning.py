@@ -37,42 +37,33 @@ GAIN = 1e-6  # gains of the score below this count as none
 
 
 class Candidates(NamedTuple):
-    """Candidates of a development set: features as `values` (sentences, candidates, features), -inf where a sentence
-    has fewer candidates, and `counts` (sentences, candidates, numbers) of the metric."""
+    """Candidates of a development set, with as many places for each sentence as the most that a sentence has.
+
+    values: features (sentences, candidates, features). counts: the metric's (sentences, candidates, numbers). there:
+    which candidates exist (sentences, candidates); the numbers of others are 0.
+    """
 
     values: np.ndarray
     counts: np.ndarray
+    there: np.ndarray
 
     def best(self, weights: np.ndarray) -> np.ndarray:
-        """Returns the index of each sentence's best candidate by these weights; of equal ones the first."""
-        return np.where(self.there, self.known @ weights, -np.inf).argmax(1)
+        """Returns the counts of each sentence's best candidate by these weights, of equal ones of the first."""
+        chosen = np.where(self.there, self.values @ weights, -np.inf).argmax(1)
+        return self.counts[np.arange(len(self.counts)), chosen]
 
     def score(self, weights: np.ndarray, metric: MetricName) -> float:
         """Returns the metric's score of the best candidates by these weights."""
-        return float(scores_of_sums(metric, self.counts[np.arange(len(self.counts)), self.best(weights)].sum(0)))
-
-    @property
-    def there(self) -> np.ndarray:
-        """Returns which candidates exist, (sentences, candidates)."""
-        return np.isfinite(self.values).all(2)
-
-    @property
-    def known(self) -> np.ndarray:
-        """Returns `values`, with 0 for candidates that do not exist."""
-        return np.where(np.isfinite(self.values), self.values, 0.0)
-
-    def of(self, sentences: np.ndarray) -> Candidates:
-        """Returns the candidates of the given sentences (indices)."""
-        return Candidates(self.values[sentences], self.counts[sentences])
+        return float(scores_of_sums(metric, self.best(weights).sum(0)))
 
 
 def best_along(
     candidates: Candidates, weights: np.ndarray, direction: np.ndarray, metric: MetricName
 ) -> tuple[float, float]:
     """Returns the t for which weights + t x direction have the best score, and that score."""
-    there, known, counts = candidates.there, candidates.known, candidates.counts
-    offsets = np.where(there, known @ weights, -np.inf)  # (sentences, candidates)
-    slopes = np.where(there, known @ direction, np.inf)
+    values, counts, there = candidates
+    offsets = np.where(there, values @ weights, -np.inf)  # (sentences, candidates)
+    slopes = np.where(there, values @ direction, np.inf)
     rows = np.arange(len(counts))
     # At t = -infinity the smallest slope is best, of equal ones the largest offset.
     smallest = slopes == slopes.min(1, keepdims=True)
@@ -109,8 +100,8 @@ def best_along(
 def search(candidates: Candidates, start: np.ndarray, metric: MetricName, seed: int) -> np.ndarray:
     """Returns the weights (features,) with the best score found, from `start` and random restarts with `seed`."""
     draw, size = np.random.default_rng(seed), len(start)
-    known = candidates.known[candidates.there]
-    scales = np.where((spread := known.std(0)) > 0, spread, 1.0)
+    spread = candidates.values[candidates.there].std(0)
+    scales = np.where(spread > 0, spread, 1.0)
     scaled = candidates._replace(values=candidates.values / scales)
     best, of_best = start * scales, -np.inf
     for restart in range(RESTARTS + 1):
@@ -147,7 +138,6 @@ def make_reranker(
 
     Args:
         features: names as in reranking.py; decoding: of the search whose beams or samples are the candidates.
-    Raises: UserError for unknown features, files of different lengths, fewer than 100 sentences, or a single candidate.
     """
     check_file(output)
     for name in features:
@@ -173,15 +163,10 @@ def make_reranker(
     found = candidates_of([rows[i] for i in real], [references[i] for i in real], metric, language_in(reference))
     weights = np.array(list(content["features"].values()))
     best = search(found, weights, metric, seed)
-    halves = [np.arange(part, len(real), 2) for part in (0, 1)]
-    held_out = np.zeros(found.counts.shape[2])
-    for own, other in (halves, halves[::-1]):
-        of_half = search(found.of(own), weights, metric, seed)
-        chosen = found.of(other)
-        held_out += chosen.counts[np.arange(len(other)), chosen.best(of_half)].sum(0)
-    firsts = [rows[i][0].text for i in real]
-    how = Protocol("cased", language_in(reference))
-    first = score(firsts, [references[i] for i in real], language=how.language, metrics=[metric], bootstrap=0)
+    halves = [Candidates(*(array[part::2] for array in found)) for part in (0, 1)]
+    held_out = sum(other.best(search(own, weights, metric, seed)).sum(0) for own, other in (halves, halves[::-1]))
+    how: Any = {"language": language_in(reference), "metrics": [metric], "bootstrap": 0}
+    first = score([rows[i][0].text for i in real], [references[i] for i in real], **how)
     content["features"] = {name: float(f"{weight:.6g}") for name, weight in zip(features, best.tolist())}
     others = {name: name.partition("=")[2] for name in features if "=" in name and not name.startswith("command=")}
     content["made_from"] = {
@@ -207,12 +192,10 @@ def candidates_of(
     flat = [each for row in rows for each in row]
     given = how.prepare([reference for reference, row in zip(references, rows, strict=True) for _ in row])
     counted = count_metric(how, metric, how.prepare([each.text for each in flat]), [given])
-    values = np.full((len(rows), most, len(flat[0].features)), -np.inf)
-    counts = np.zeros((len(rows), most, counted.shape[1]))
-    places = [(i, j) for i, row in enumerate(rows) for j in range(len(row))]
-    at = tuple(np.array(places).T)
-    values[at], counts[at] = [each.features for each in flat], counted
-    return Candidates(values, counts)
+    there = np.arange(most) < np.array([[len(row)] for row in rows])
+    values, counts = np.zeros((*there.shape, len(flat[0].features))), np.zeros((*there.shape, counted.shape[1]))
+    values[there], counts[there] = [each.features for each in flat], counted
+    return Candidates(values, counts, there)
 
 
 def _candidates(

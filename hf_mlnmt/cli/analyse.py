@@ -35,9 +35,7 @@ def attention(
     output: options.OutputFolder,
     what: list[What] = option(..., "The question; give it again for more.", "--what", "-w"),
     target: Path | None = option(None, "Translations to look at. Default: the model's greedy ones.", "--target", "-t"),
-    side: Literal["encoder", "decoder", "source"] | None = option(
-        None, "Self-attention of encoder or decoder; for maps also the attention over the source."
-    ),
+    side: Literal["encoder", "decoder"] = option("encoder", "distance, entropy, divergence: whose self-attention."),
     sample: int = option(1000, "Sentences to draw from the file; 0: all.", min=0),
     seed: int = option(1, "Seed of the sample.", min=0),
     layer: int | None = option(None, "alignments, maps, coverage: one decoder layer, from 1.", min=1),
@@ -57,7 +55,7 @@ def attention(
     - divergence: between the two units of the dual contextual module (enc-dc, dec-dc, full-dc)
     - dependency: of the main decoder on its auxiliaries (ms-<layers>-aif)
     - alignments: words linked by the attention over the source, and their error rate
-    - maps: the weights of one sentence
+    - maps: the attention over the source in one sentence
     - coverage: the sum of attention to each source subword of one sentence, and the fertilities of the system
       fertility; in a search with --beams unless --target is given
 
@@ -71,8 +69,6 @@ def attention(
     from hf_mlnmt.analysis.reading import between, draw_sample
     from hf_mlnmt.evaluation.outputs import read_texts
 
-    if side == "source" and set(what) != {"maps"}:
-        raise UserError("--side source: for --what maps only; the others are of self-attention, or have no side.")
     sources, targets = read_texts(source), read_texts(target) if target else None
     golden = source_attention.read_gold(read_texts(gold), gold, one_based) if gold else None
     languages = (source_language, target_language)
@@ -82,13 +78,12 @@ def attention(
             tell(f"{name}: attention is computed by 'eager' here, as {used!r} returns no weights")
     drawn = draw_sample(systems, sources, targets, sample or None, seed, languages)
     classes = {name: type(parts.model).__name__ for name, parts in systems.items()}
-    of: Any = side or "encoder"
     for question in dict.fromkeys(what):
         used = drawn
         if question in ("distance", "entropy"):
-            study = self_attention.heads_study(systems, used, question, of)
+            study = self_attention.heads_study(systems, used, question, side)
         elif question == "divergence":
-            study = self_attention.divergence_study(systems, used, of)
+            study = self_attention.divergence_study(systems, used, side)
         elif question == "dependency":
             study = self_attention.dependency_study(systems, used, sentence)
         elif question == "alignments":
@@ -103,10 +98,8 @@ def attention(
                 raise UserError(f"--sentence {line}: {source} has {len(sources)} lines.")
             pair = [sources[line - 1]], [targets[line - 1]] if targets else None
             used = draw_sample(systems, *pair, None, seed, languages)
-            if question == "maps":
-                study = source_attention.map_study(systems, used, side or "source", layer, head)
-            else:
-                study = source_attention.coverage_study(systems, used, layer, head, decoding.num_beams or 1)
+            summed, beams = (True, decoding.num_beams or 1) if question == "coverage" else (False, 1)
+            study = source_attention.sentence_study(systems, used, layer, head, summed, beams)
         settings = {"source": str(source), "seed": seed}
         settings |= {"beams": decoding.num_beams} if question == "coverage" else {}
         shown = f"line {line}" if question in ("maps", "coverage") else f"{len(used.sources):,} sentences"
@@ -250,14 +243,13 @@ def fusion_grid(
 ) -> None:
     """Translate and score a development set with every alpha and beta of a grid; print, save and draw the scores.
 
-    Without --alpha and --beta the grid is the thesis's (docs/monolingual-fusion.md). Each point is saved at once, so
-    that the same command resumes a stopped grid.
+    Without --alpha and --beta the grid is the thesis's (docs/monolingual-fusion.md).
 
     Example:
 
         hf-mlnmt analyse fusion-grid fused -s val.de -r val.en -o grids/sequence
     """
-    from hf_mlnmt.analysis.fusion_grid import Grid, best, draw, summary
+    from hf_mlnmt.analysis.fusion_grid import best, grid_points, grid_study
     from hf_mlnmt.common.languages import check_files
     from hf_mlnmt.evaluation.outputs import read_references
     from hf_mlnmt.generation import TranslationPipeline
@@ -272,14 +264,14 @@ def fusion_grid(
     pipeline = TranslationPipeline.from_pretrained(model, device=device)
     if normalization is not None and hasattr(pipeline.model, "factors"):
         pipeline.model.config.normalization = normalization
-    asked = {name: value for name, value in decoding.given.items() if name != "progress"}
-    grid = Grid(pipeline, sources, references, output, alpha, beta, {"batch_tokens": 4096, **asked})
-    tell(f"{len(grid.points)} points, {len(grid.missing())} to do, {grid.normalization}-level normalization")
-    rows = grid.run(decoding.progress)
-    top = best(rows)
-    print_rows("BLEU", summary(rows))
+    points, level = grid_points(pipeline, alpha, beta), pipeline.model.config.normalization
+    tell(f"{len(points)} points, {level}-level normalization")
+    search = {"batch_tokens": 4096, **decoding.given, "progress": decoding.progress}
+    study = grid_study(pipeline, sources, references, points, **search)
+    top, files = best(study), {"source": str(source), "references": list(map(str, reference))}
+    settings = {"model": model, **files, "sentences": len(sources), "normalization": level}
+    finish(study, output, {**settings, "decoding": search})
     typer.echo(f"best: alpha {top['alpha']:g}, beta {top['beta']:g}, BLEU {top['BLEU']:.2f}")
-    tell("\n".join(map(str, draw(rows, output))))
 
 
 Question = StrEnum("Question", ["layers", "auxiliaries", "decoders"])

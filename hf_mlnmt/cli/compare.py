@@ -64,7 +64,6 @@ def compare(
     from hf_mlnmt.analysis.outputs import analyses_of, domain_study, read_starts, sentences_of
     from hf_mlnmt.common.files import check_file, write_text
     from hf_mlnmt.evaluation import comparison_tables, read_comparison
-    from hf_mlnmt.evaluation.curves import curves_of, curves_study
     from hf_mlnmt.evaluation.outputs import read_systems, read_texts, text_files
     from hf_mlnmt.evaluation.scores import scoring_options
     from hf_mlnmt.reports.comparison import PAGE, add_runs
@@ -122,15 +121,13 @@ def compare(
     if html and domains:
         names = list(comparison.runs)
         title = f"{', '.join(names[:4])}{' …' if len(names) > 4 else ''} on {', '.join(comparison.first['scores'])}"
-        logged = curves_of({system.label: system.path for system in reversed(systems)})
-        shown = [domains, *studies, *([curves_study(logged)] if logged else ())]
-        page = html_page(comparison, title=title, studies=shown, sentences=sentences_of(analyses))
+        page = html_page(comparison, title=title, studies=[domains, *studies], sentences=sentences_of(analyses))
         print(f"Written to {write_text(html, page)}")
 
 
 def _perplexities(models: dict[str, str], texts: dict[Path, Any], device: str | None) -> dict[str, dict[str, Any]]:
     """Computes {test set: {language model: Perplexity}} of the first references of each test set."""
-    from hf_mlnmt.evaluation.figures import naming
+    from hf_mlnmt.common.errors import naming
     from hf_mlnmt.evaluation.perplexity import perplexity
     from hf_mlnmt.generation.translating.loading import load_scored
 

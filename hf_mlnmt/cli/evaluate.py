@@ -111,7 +111,7 @@ def evaluate(
     if source and len(source) > 1:
         raise UserError(f"{len(source)} --source: a model translates one; give several with --perplexity.")
 
-    from hf_mlnmt.common.files import check_file
+    from hf_mlnmt.common.files import check_file, write_text
     from hf_mlnmt.common.languages import language_in
     from hf_mlnmt.data.formats import check_output
     from hf_mlnmt.evaluation import open_results, score_protocols, score_tables
@@ -137,7 +137,9 @@ def evaluate(
     results = open_results(output, name or Path(given).resolve().name, bool(name), test_set) if output else None
     references = read_references(reference)
     sources = source[0] if source else None
-    system = load_system(given, sources, references, reference, decoding, device, save_translations)
+    system = load_system(given, sources, references, reference, decoding, device)
+    if save_translations:
+        write_text(save_translations, "".join(f"{line}\n" for line in system.lines))
     with Progress() as bars:
         how: dict[str, Any] = {"bootstrap": bootstrap, "seed": seed, "progress": bars.begin}
         scores = score_protocols(system.lines, references, **how, **what)

@@ -12,7 +12,6 @@ the present inputs; where nothing differs it is used.
 | a synthetic corpus (synthetic/back_translation.py) | model, text, method | state.json, manifest.json | refused |
 | a file of translations (generation/translating/lines.py) | model, text, options | OUTPUT.part/state.json | refused |
 | the weights of a reranker (analysis/tuning.py) | models; search, text and metric are said | the file | refused |
-| a grid of scales (analysis/fusion_grid.py) | model, decoding, text | grid.json | refused |
 """
 
 from __future__ import annotations

@@ -3,15 +3,7 @@
 from hf_mlnmt.evaluation.comparison import compare, comparison_tables, read_comparison
 from hf_mlnmt.evaluation.metric import METRIC_PATH, load_metric
 from hf_mlnmt.evaluation.results import Results, open_results, read_results, versions
-from hf_mlnmt.evaluation.scores import (
-    METRICS,
-    Protocol,
-    ProtocolName,
-    moses,
-    score,
-    score_protocols,
-    score_tables,
-)
+from hf_mlnmt.evaluation.scores import METRICS, Protocol, ProtocolName, moses, score, score_protocols, score_tables
 
 __all__ = [
     "METRICS",

@@ -16,8 +16,6 @@ The folders of the runs are not needed any more. A run that is given again repla
 
 from __future__ import annotations
 
-import os
-import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,7 +35,6 @@ from hf_mlnmt.evaluation.scores import (
     Lines,
     ProtocolName,
     References,
-    check_counts,
     choose_protocols,
     reference_lists,
     title_of,
@@ -59,7 +56,6 @@ from hf_mlnmt.evaluation.significance import (
 )
 
 SCHEMA = "hf_mlnmt.comparison/3"
-LONG_NAME = 16  # characters that names have in a table 80 characters wide
 TESTED, METHODS = "tested", "methods"
 _TESTS: Form = {...: {"seeds": [int], TESTED: {...: {...: {...: {"difference": float, ...: (None, float)}}}}}}
 FORM: Form = {
@@ -201,15 +197,18 @@ def compare(
     systems: {name: raw outputs}, the baseline first; or {name: [raw outputs of each run]}, equally many runs of all
     systems, in the same order of seeds. protocols: default: both if `language` is given, else 'cased' alone.
     test_set: its name in the comparison. Other arguments: those of score() and compare_seeds().
-    Raises: UserError as score() does, and for fewer than two systems.
     """
     runs: dict[str, list[Lines]] = {
         name: [lines] if not len(lines) or isinstance(lines[0], str) else list(lines)  # type: ignore[list-item]
         for name, lines in systems.items()
     }
-    sets = reference_lists(references)
-    _check_runs(runs, sets, bootstrap, trials)
-    texts = {test_set: Texts(cast(Sequence[Lines], sets))}
+    if len(runs) < 2:
+        raise UserError(f"A paired test needs a baseline and another system; got {', '.join(runs) or 'none'}.")
+    numbers = {name: len(each) for name, each in runs.items()}
+    if len(set(numbers.values())) > 1:
+        listed = ", ".join(f"{name} {number}" for name, number in numbers.items())
+        raise UserError(f"different numbers of runs ({listed}): give every system the same seeds, in the same order.")
+    texts = {test_set: Texts(cast(Sequence[Lines], reference_lists(references)))}
     chosen = [protocol.name for protocol in choose_protocols(protocols, language, tokenize)]
     how: dict[str, Any] = {"metrics": metrics, "bootstrap": bootstrap, "seed": seed, "language": language}
     how |= {"tokenize": tokenize, "protocols": chosen}
@@ -222,24 +221,6 @@ def compare(
             packed[name, number] = pack_counts(cast(Any, counts_of(run, texts)))
     add_tests(comparison, lambda name, number: packed[name, number])
     return comparison
-
-
-def _check_runs(runs: Mapping[str, Sequence[Lines]], references: Sequence[Any], *samples: int) -> None:
-    if len(runs) < 2:
-        raise UserError(
-            f"A paired test needs a baseline and at least one other system; got {', '.join(runs) or 'none'}."
-        )
-    if min(samples) < 1:
-        raise UserError(f"{min(samples)} samples for a paired test: expected at least 1.")
-    baseline = next(iter(runs))
-    for name, each in runs.items():
-        if len(each) != len(runs[baseline]):
-            raise UserError(
-                f"{name}: {len(each)} runs, but {baseline} has {len(runs[baseline])}. Give every system the same "
-                "seeds, in the same order."
-            )
-        for lines in each:
-            check_counts(lines, references, [name, *(f"reference {i + 1}" for i in range(len(references)))])
 
 
 def add_tests(
@@ -305,12 +286,7 @@ def _numbers(
     numbers: dict[str, Any] = {}
     for place, protocol in comparison.places:
         for metric in comparison.metrics(place, protocol):
-            try:
-                base, own = ([run[place][protocol][metric] for run in runs] for runs in (baseline, system))
-            except KeyError as error:
-                raise UserError(
-                    f"{place}, {protocol}, {metric}: a run has no counts or score of it: give it again."
-                ) from error
+            base, own = ([run[place][protocol][metric] for run in runs] for runs in (baseline, system))
             numbers.setdefault(place, {}).setdefault(protocol, {})[metric] = test(metric, base, own)
     return numbers
 
@@ -323,10 +299,7 @@ def _test_of_scores(metric: str, baseline: Sequence[Any], system: Sequence[Any])
 
 
 def read_comparison(folder: str | Path, only: str | None = None) -> Comparison:
-    """Reads a comparison from its folder. only: read the runs of this system and of the baseline alone.
-
-    Raises: UserError for a folder of something else, and for runs that lack a score of the baseline.
-    """
+    """Reads a comparison from its folder. only: read the runs of this system and of the baseline alone."""
     folder = Path(folder)
     content = read_json(folder / COMPARISON)
     if content.get("schema") != SCHEMA:
@@ -403,8 +376,6 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     """
     tables: list[Table] = []
     several_tests = len(comparison.first["scores"]) > 1
-    shared = re.match(r"(.*[/._-])?", os.path.commonprefix(list(comparison.runs)))  # noqa: RUF071
-    left_out = shared[0] if shared and max(map(len, comparison.runs)) > LONG_NAME else ""
     for test, protocol in comparison.places:
         metrics = comparison.metrics(test, protocol)
         rows = []
@@ -414,13 +385,10 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
             cells = [cell.replace(" ±", "\n±", 1) for cell in cells] if len(metrics) > 2 else cells
             counted = comparison.counted(*place)
             ratio = f"{counted['length_ratio']:.3f}" if "length_ratio" in counted else ""
-            rows.append([system.removeprefix(left_out), *cells, ratio, str(counted.get("empty_outputs", ""))])
+            rows.append([system, *cells, ratio, str(counted.get("empty_outputs", ""))])
         columns = ["system", *(Number(name) for name in [*map(with_arrow, metrics), "length\nratio", "empty"])]
         title = f"{test}, " * several_tests + comparison.title(test, protocol)
-        caption = f'"{left_out}" before each name is left out.\n' * bool(left_out) + _caption(
-            comparison, test, protocol
-        )
-        tables.append(Table(columns, rows, title, caption, lines=True))
+        tables.append(Table(columns, rows, title, _caption(comparison, test, protocol), lines=True))
     if comparison.tests and (legend := _legend(comparison)):
         tables[-1].caption += f"\n{legend}"
     return tables
@@ -455,10 +423,8 @@ def _p(value: float | None) -> str:
 
 def scores_are(comparison: Comparison) -> str:
     """Returns the words that explain a table's scores: scores with intervals, or means over runs with deviations."""
-    if not comparison.several:
-        return "score ± half of its 95 % interval"
     runs = max(map(len, comparison.runs.values()))
-    return f"mean of {runs} runs ± standard deviation"
+    return f"mean of {runs} runs ± standard deviation" if runs > 1 else "score ± half of its 95 % interval"
 
 
 def _caption(comparison: Comparison, test_set: str, protocol: str) -> str:

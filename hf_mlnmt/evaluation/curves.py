@@ -33,16 +33,12 @@ Look = tuple[str, Metrics, dict[str, Any]]
 
 
 def read_metrics(run: str | Path) -> list[dict[str, Any]]:
-    """Reads the lines of a run's metrics.jsonl, except a last line that is not written to its end.
-
-    Raises: UserError when the file is missing or empty, or a line is broken.
-    """
+    """Reads the lines of a run's metrics.jsonl, except a last line that is not written to its end."""
     path = Path(run) / FILE
     try:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     except (OSError, UnicodeDecodeError) as error:
-        why = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else f"not UTF-8 text ({error})"
-        raise UserError(f"{path}: {why}. Give folders that `hf-mlnmt train` made.") from error
+        raise UserError(f"{path}: cannot be read ({error}). Give folders that `hf-mlnmt train` made.") from error
     metrics = []
     for number, line in enumerate(lines, 1):
         try:
@@ -59,16 +55,6 @@ def read_metrics(run: str | Path) -> list[dict[str, Any]]:
     return metrics
 
 
-def curves_of(paths: Mapping[str, str | Path]) -> dict[str, list[dict[str, Any]]]:
-    """Returns {name: lines of metrics.jsonl} for those paths that are folders of runs, or of models inside of these."""
-    curves = {}
-    for name, path in paths.items():
-        folders = [folder for folder in (Path(path), Path(path).resolve().parent) if Path(path).is_dir()]
-        if logged := [folder for folder in folders if (folder / FILE).is_file()]:
-            curves[name] = read_metrics(logged[0])
-    return curves
-
-
 def series(metrics: Metrics, key: str, over: str = "step") -> Series:
     """Returns the steps (or epochs, by `over`) at which the value `key` was logged, and the values."""
     points = [(line[over], line[key]) for line in metrics if line.get(key) is not None and line.get(over) is not None]
@@ -76,10 +62,7 @@ def series(metrics: Metrics, key: str, over: str = "step") -> Series:
 
 
 def draw(run: str | Path, path: Path) -> Path:
-    """Draws a run's curves over optimizer steps (`figure`), writes the figure to `path`, and returns `path`.
-
-    Raises: UserError without matplotlib, or if the run has no metrics.
-    """
+    """Draws a run's curves over optimizer steps (`figure`), writes the figure to `path`, and returns `path`."""
     with atomic_path(path) as temporary:
         figure({Path(run).name: read_metrics(run)}).savefig(temporary, format=path.suffix[1:], dpi=120)
     return path
@@ -92,12 +75,11 @@ def curves_study(runs: Mapping[str, Metrics], over: str = "step") -> Study:
     """
     if over not in AXES:
         raise UserError(f"curves over {over!r}: expected {' or '.join(AXES)}.")
-    study = Study("curves")
-    for name, lines in runs.items():
-        study.rows += [{"run": name, **{key: line[key] for key in line if key != "samples"}} for line in lines]
-        study.summary.append(_summary(name, lines))
-    study.figures["curves"] = figure(runs, over)
-    return study
+    rows = [
+        {"run": name, **{key: line[key] for key in line if key != "samples"}} for name in runs for line in runs[name]
+    ]
+    summary = [_summary(name, lines) for name, lines in runs.items()]
+    return Study("curves", rows, summary, {"curves": figure(runs, over)})
 
 
 def _summary(name: str, lines: Metrics) -> dict[str, Any]:
@@ -119,9 +101,7 @@ def figure(runs: Mapping[str, Metrics], over: str = "step") -> Any:
     scores = scores_of_sets(runs.values())
     last = [key for key in ("learning_rate", SPEED) if any(series(lines, key)[0] for lines in runs.values())]
     panels = ["loss", *scores, *last]
-    heights = [
-        2.0 if key == "loss" or len(scores.get(key, ())) > INSIDE else 0.7 if key in last else 1.2 for key in panels
-    ]
+    heights = [2.0 if key == "loss" else 0.7 if key in last else 1.2 for key in panels]
     many = len(runs) > INSIDE
     drawn = new_figure(7.5, 1.0 + 1.7 * sum(heights) + (0.1 * len(runs) if many else 0))
     axes = drawn.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
@@ -190,25 +170,12 @@ def _training(lines: Metrics) -> tuple[str, Metrics]:
 def _draw_scores(axis: Any, metric: str, sets: Mapping[str, str], runs: Sequence[Look], over: str) -> None:
     """Draws a score of each run as a thick line: the mean of all development sets if it is logged, else the first set.
 
-    For a single run all other sets are drawn as thin lines with the sets' names at their ends.
-
     sets: {development set: key of metrics.jsonl}.
     """
-    main = sets.get("mean", sets.get("", next(iter(sets.values()))))
-    ends = {}
     for _, lines, look in runs:
-        for of, key in sets.items() if len(runs) == 1 else ():
-            if key != main and (points := series(lines, key, over))[0]:
-                axis.plot(*points, color="#999999", linewidth=0.8)
-                ends[of or "dev"] = points[0][-1], points[1][-1]
-        axis.plot(*series(lines, main, over), **look)
-    lowest, (bottom, top) = float("-inf"), axis.get_ylim()
-    for of, (x, y) in sorted(ends.items(), key=lambda end: end[1][1]):
-        lowest = max(y, lowest + 0.028 * (top - bottom))  # so that names do not overlap
-        axis.annotate(f"  {of}", (x, lowest), fontsize=6, va="center")
+        axis.plot(*series(lines, sets.get("mean", sets.get("", next(iter(sets.values())))), over), **look)
     if len(sets) > 1:
-        what = "the mean of all sets" if "mean" in sets else "the first set"
-        axis.set_title(f"thick: {what}{'; thin: each set' * (len(runs) == 1)}", loc="left", fontsize=8)
+        axis.set_title("the mean of all sets" if "mean" in sets else "the first set", loc="left", fontsize=8)
     axis.set_ylabel(label(f"eval_{metric}"))
 
 
@@ -234,16 +201,16 @@ def scores_of_sets(metrics: Iterable[Metrics]) -> dict[str, dict[str, str]]:
 def in_words(dev: Metrics) -> str:
     """Describes a run's curves in words (for alt texts): first and last loss and scores on the development set."""
     scores = scores_of_sets([dev])
-    keys = {"loss": "eval_mean_loss" if "mean" in scores.get("bleu", {}) else "eval_loss"}
-    keys |= {name: of.get("mean", of.get("", "")) for name, of in scores.items() if f"eval_{name}" in LABELS}
+    mean = "mean" in scores.get("bleu", {})
+    keys = {"dev loss": "eval_mean_loss" if mean else "eval_loss"}
+    keys |= {label(f"eval_{x}"): of.get("mean", of.get("", "")) for x, of in scores.items() if f"eval_{x}" in LABELS}
     changes = []
     for name, key in keys.items():
         steps, values = series(dev, key)
         if len(steps) > 1:
-            what = "dev loss" if name == "loss" else label(f"eval_{name}")
-            changes.append(f"{what} {values[0]:.2f} at step {steps[0]:,}, {values[-1]:.2f} at step {steps[-1]:,}")
-    mean = ["each the mean of all development sets"] if changes and keys["loss"] == "eval_mean_loss" else []
-    return "; ".join(["Training curves over optimizer steps", *changes, *mean])
+            changes.append(f"{name} {values[0]:.2f} at step {steps[0]:,}, {values[-1]:.2f} at step {steps[-1]:,}")
+    of_all = ["each the mean of all development sets"] if changes and mean else []
+    return "; ".join(["Training curves over optimizer steps", *changes, *of_all])
 
 
 def label(key: str) -> str:

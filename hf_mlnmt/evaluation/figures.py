@@ -325,12 +325,3 @@ class Study:
             caption(figure, self.note)
             paths += save(figure, folder, stem)
         return paths + [write_text(Path(folder) / name, text) for name, text in self.texts.items()]
-
-
-@contextmanager
-def naming(system: str) -> Iterator[None]:
-    """Context manager: puts the system's name before the message of a UserError that is raised inside."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{system}: {error}") from error

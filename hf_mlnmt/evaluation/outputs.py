@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.errors import UserError, naming
 from hf_mlnmt.common.files import file_name, read_json
 from hf_mlnmt.common.keys import build
 from hf_mlnmt.common.languages import check_files, check_language, language_in
@@ -55,20 +55,14 @@ class SystemOutput:
 
 
 def read_texts(path: str | Path) -> list[str]:
-    """Reads the lines of a UTF-8 file, plain or packed, also empty ones, without trailing white space, as sacreBLEU.
-
-    Raises: UserError for a missing or empty file, a broken archive, invalid UTF-8 (with the line's number).
-    """
+    """Reads the lines of a UTF-8 file, plain or packed, also empty ones, without trailing white space, as sacreBLEU."""
     # Control characters are kept: a model with byte tokens may write any, and its output is scored unchanged.
     remedy = "Convert the file to UTF-8, for example with iconv."
     return [line.rstrip() for line in read_lines(path, max_characters=10**9, keep_controls=True, remedy=remedy)]
 
 
 def read_references(paths: Sequence[str | Path]) -> list[list[str]]:
-    """Reads files of references; returns a list of lines for each file.
-
-    Raises: UserError, naming the files, if their numbers of lines differ; for a file with only blank lines.
-    """
+    """Reads files of references; returns a list of lines for each file."""
     references = [read_texts(path) for path in paths]
     for path, lines in zip(paths, references):
         if not any(map(is_visible, lines)):
@@ -84,12 +78,11 @@ def load_system(
     reference_names: Iterable[str | Path],
     decoding: DecodingOptions,
     device: str | None = None,
-    keep: Path | None = None,
 ) -> SystemOutput:
     """Reads a file of translations, or translates the file `source` by a model; `path` is the file or the model.
 
     Before that it checks that all files have equally many lines, and that languages in file names and in the model's
-    results agree. keep: as of `translate`.
+    results agree.
     """
     is_text = Path(path).is_file()
     file = path if is_text else source
@@ -106,54 +99,19 @@ def load_system(
         check_files(path, [file], reference_names, (decoding.told[0], None))
     lines = read_texts(file)
     check_counts(lines, references, [str(file), *map(str, reference_names)])
-    if is_text:
-        return SystemOutput(str(path), lines)
-    return translate(path, lines, file, decoding, device, keep)
+    return SystemOutput(str(path), lines) if is_text else _translate(str(path), lines, decoding, device)
 
 
-def translate(
-    model: str | Path,
-    sources: Sequence[str],
-    file: str | Path,
-    decoding: DecodingOptions,
-    device: str | None = None,
-    keep: Path | None = None,
-) -> SystemOutput:
-    """Translates the lines of a file with a model.
-
-    keep: file to write translations to during the search; a stopped call can be resumed by the same call.
-    """
+def _translate(model: str, sources: list[str], decoding: DecodingOptions, device: str | None) -> SystemOutput:
+    """Translates the lines of a file with a model."""
     from hf_mlnmt.generation import TranslationPipeline
 
-    pipeline = TranslationPipeline.from_pretrained(str(model), device=device)
-    if keep is None:
-        lines = list(pipeline(list(sources), decoding, progress=True))
-    else:
-        lines = _kept(pipeline, str(model), decoding, str(file), len(sources), keep)
+    pipeline = TranslationPipeline.from_pretrained(model, device=device)
+    lines = list(pipeline(sources, decoding, progress=True))
     keys = ("num_beams", "length_penalty", "early_stopping", "max_new_tokens", "max_length")
     defaults = {key: getattr(pipeline.model.generation_config, key, None) for key in keys}
     search = {key: value for key, value in {**defaults, **decoding.given}.items() if value is not None}
-    return SystemOutput(str(model), lines, pipeline.model.num_parameters(), search)
-
-
-def _kept(pipeline: Any, model: str, decoding: DecodingOptions, file: str, count: int, keep: Path) -> list[str]:
-    """Translates the lines of a file into the file `keep`, as `hf-mlnmt translate -o`; returns all translations."""
-    from hf_mlnmt.common.made_from import identity_of_model
-    from hf_mlnmt.generation.translating.lines import Style, TextFiles, opened
-    from hf_mlnmt.generation.translating.pipeline import progress_bar
-
-    new: list[str] = []
-    texts = TextFiles([file], decoding)
-    about = texts.made_from(identity_of_model(model), Style())
-    with opened(keep, about) as (done, write), progress_bar(count) as update:
-
-        def note(text: str, lines: int, rows: str) -> None:
-            new.extend(text.split("\n")[:-1])
-            write(text, lines)
-
-        update(done)
-        texts.translate(pipeline, note, update, done)
-    return [*(read_texts(keep)[:done] if done else []), *new]
+    return SystemOutput(model, lines, pipeline.model.num_parameters(), search)
 
 
 @dataclass(frozen=True)
@@ -232,8 +190,6 @@ def kind_of(path: str | Path) -> Kind:
 def text_files(references: Sequence[tuple[str, str]], sources: Sequence[tuple[str, str]]) -> dict[str, TextFiles]:
     """Returns {test set: its files} of (name, path) pairs; if names are empty there is one test set, named after the
     first reference's file.
-
-    Raises: UserError for references with and without names, and a source without references of its test set.
     """
     named = {name for name, _ in references}
     if "" in named and len(named) > 1:
@@ -271,7 +227,6 @@ def read_systems(
         scoring: as of `score_run`. decoding, device: as of `load_system`.
 
     Returns: runs; a training run that is not finished as its folder.
-    Raises: UserError for arguments that make no comparison.
     """
     given: list[tuple[str, str, str, Kind]] = []
     places: set[Path] = set()
@@ -308,6 +263,7 @@ def read_systems(
 def _check_enough(
     kinds: Sequence[Kind], of_outputs: Mapping[str, list[str]], files: Mapping[str, TextFiles], output: Path | None
 ) -> None:
+    """Raises UserError for arguments that make no comparison."""
     adds = output is not None and (output / COMPARISON).is_file()
     looks = any(of_test.source for of_test in files.values())
     if len(kinds) < 2 and kinds != ["comparison"] and not adds and not looks:
@@ -315,27 +271,19 @@ def _check_enough(
             "compare needs a baseline and at least one other system; for one system use `hf-mlnmt evaluate`, or give "
             "--source to look at its translations."
         )
-    if not of_outputs:
-        return
-    if not files:
+    numbers = {name: len(paths) for name, paths in of_outputs.items()}
+    if numbers and not files:
         path = next(iter(of_outputs.values()))[0]
         raise UserError(f"{path}: translations and models are compared with references: give --reference FILE.")
-    if len(of_outputs) == 1 and len(kinds) == sum(map(len, of_outputs.values())) > 1 and not adds:
-        raise UserError(
-            f"all runs are of one system, {next(iter(of_outputs))!r}; a comparison needs a baseline and another."
-        )
-    numbers = {name: len(paths) for name, paths in of_outputs.items()}
+    if len(numbers) == 1 and len(kinds) == sum(numbers.values()) > 1 and not adds:
+        raise UserError(f"all runs are of one system, {next(iter(numbers))!r}; a comparison needs another too.")
     if len(set(numbers.values())) > 1:
         listed = ", ".join(f"{name} {count}" for name, count in numbers.items())
         raise UserError(f"different numbers of runs ({listed}): give every system the same seeds, in the same order.")
 
 
 def _translations(
-    path: str,
-    files: Mapping[str, TextFiles],
-    texts: Mapping[str, Texts],
-    decoding: DecodingOptions,
-    device: str | None,
+    path: str, files: Mapping[str, TextFiles], texts: Mapping[str, Texts], decoding: DecodingOptions, device: str | None
 ) -> dict[str, SystemOutput]:
     if len(files) > 1 and "{test}" not in path and Path(path).is_file():
         raise UserError(f"{path}: one file for {len(files)} test sets; write {{test}} where their names differ.")
@@ -400,14 +348,12 @@ def score_run(
 ) -> SystemRun:
     """Scores a system's {test set: translations} against the references; returns a run with `number` as its seed.
 
-    language, scoring: arguments of score_protocols(). Raises: UserError naming the system.
+    language, scoring: arguments of score_protocols().
     """
     results, counted = Results(system=name, seed=number), {}
     for test, output in outputs.items():
-        try:
+        with naming(name):
             scores = score_protocols(output.lines, texts[test].references, language=language, **scoring)
-        except UserError as error:
-            raise UserError(f"{name}: {error}") from error
         results.add_scores(test, scores)
         counted[test] = {protocol: value.counts for protocol, value in scores.items()}
         results.parameters, results.decoding = output.parameters, output.decoding

@@ -16,10 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.common.errors import UserError, naming
 from hf_mlnmt.common.languages import check_files
 from hf_mlnmt.common.model_folder import auto_class_of, fetch_small_files
 from hf_mlnmt.common.table import Number, Table
@@ -45,17 +44,14 @@ class Perplexity:
 
     @property
     def per_subword(self) -> float:
-        """Returns exp(NLL / subwords)."""
         return _exp(self.nll / self.subwords)
 
     @property
     def per_word(self) -> float:
-        """Returns exp(NLL / words)."""
         return _exp(self.nll / self.words)
 
     @property
     def bits_per_byte(self) -> float:
-        """Returns NLL in bits / bytes."""
         return self.nll / math.log(2) / self.bytes
 
     def to_dict(self) -> dict[str, float]:
@@ -90,8 +86,6 @@ def file_perplexities(
         sources: for a translation model, the file of sources for each of `files`.
         decoding: only batch_tokens and the languages are used.
         progress: called with a file and its number of sentences; returns the argument `progress` of `perplexity`.
-
-    Raises: UserError as `perplexity` does, naming the file.
     """
     if sources and len(sources) != len(files):
         raise UserError(f"{len(sources)} --source for {len(files)} files: give one for each, in their order.")
@@ -102,10 +96,8 @@ def file_perplexities(
     how = (decoding.batch_tokens, decoding.target_language, decoding.source_language)
     by_file = {}
     for (name, lines), given in zip(texts.items(), read):
-        try:
+        with naming(name):
             by_file[name] = perplexity(network, tokenizers, lines, given, *how, progress=progress(name, len(lines)))
-        except UserError as error:
-            raise UserError(f"{name}: {error}") from error
     return by_file
 
 
@@ -135,23 +127,17 @@ def perplexity(
     Args:
         model: a causal language model, or with `sources` a translation model; in evaluation mode.
         tokenizers: of the model; they add </s> to a text if the model was trained so (data/text.py).
-        texts: the sentences. sources: the source of each, for a translation model.
         batch_tokens: tokens of a batch, padding included.
         language, source_language: codes of texts and sources, for a translation model that needs them.
         progress: called with the number of sentences scored since the last call.
-
-    Raises: UserError where sources are missing, not read by the model, or of another number; for a sentence that is
-        longer than the model can read; for a model whose scores are no probabilities.
     """
     config = model.config
     if getattr(model, "logits_are_scores", False):
         raise UserError(f"{type(model).__name__}: its scores are not normalised, so they have no perplexity.")
-    if config.is_encoder_decoder != (sources is not None):
-        raise UserError(
-            "this is a translation model: give the sources too (--source FILE)."
-            if config.is_encoder_decoder
-            else "this is a language model, which reads no sources: leave them out."
-        )
+    if config.is_encoder_decoder and sources is None:
+        raise UserError("this is a translation model: give the sources too (--source FILE).")
+    if sources is not None and not config.is_encoder_decoder:
+        raise UserError("this is a language model, which reads no sources: leave them out.")
     if not any(map(is_visible, texts)):
         raise UserError(f"all {len(texts)} lines are blank: there is nothing to score. Check the text.")
     if sources is not None and len(sources) != len(texts):
@@ -161,7 +147,11 @@ def perplexity(
         tokenizers = tokenizers.between(model.config.source_languages[0], model.config.target_languages[0])
     targets = tokenizers.encode_target(texts)
     read = None if sources is None else tokenizers.encode_source(sources, language)
-    _check_lengths(config, targets, read)
+    limit = positions_of(config)
+    for number, ids in enumerate([*targets, *(read or ())]):
+        if limit and len(ids) > limit:
+            where = f"sentence {number % len(targets) + 1} has {len(ids)} subwords"
+            raise UserError(f"{where}, and the model reads {limit} (max_position_embeddings): split it.")
     lengths = [max(len(ids), len(read[i]) if read else 0) for i, ids in enumerate(targets)]
     total = torch.zeros((), dtype=torch.float64)
     with torch.no_grad():
@@ -178,13 +168,3 @@ def perplexity(
     words = sum(len(text.split()) for text in texts) + ends
     size = sum(len(text.encode()) for text in texts) + ends
     return Perplexity(float(total), ends, sum(map(len, targets)), words, size)
-
-
-def _check_lengths(config: Any, targets: Sequence[np.ndarray], read: Sequence[np.ndarray] | None) -> None:
-    limit = positions_of(config)
-    for number, ids in enumerate([*targets, *(read or ())]):
-        if limit and len(ids) > limit:
-            raise UserError(
-                f"sentence {number % len(targets) + 1} has {len(ids)} subwords, and the model reads {limit} "
-                "(max_position_embeddings): split it."
-            )

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import json
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from hf_mlnmt.evaluation.outputs import SystemOutput
 
 SCHEMA = RESULTS_SCHEMA
-_LARGEST, _LARGEST_SCORE = 1e15, 1e6  # larger numbers, larger scores are refused as not measured
 _COUNTED = ("steps", "epochs", "seconds", "cpu_minutes", "target_tokens", "processes")  # numbers in "budget"
 FORM: Form = {
     "scores?": {...: {...: {...: {"score": float, "ci?": (None, [float, float]), "signature?": str}}}},
@@ -41,6 +40,7 @@ FORM: Form = {
     "parameters?": (None, int),
     "data?": (None, str, {"train?": (None, str, dict, list)}),
     "languages?": {"source?": (None, str), "target?": (None, str)},
+    "steps_per_second?": (None, float),
     **dict.fromkeys(("versions?", "decoding?", "significance?", "recipe?"), dict),
 }
 PACKAGES = ("torch", "transformers", "tokenizers", "sacrebleu", "sacremoses")
@@ -68,8 +68,6 @@ class Results:
     def add_scores(self, test_set: str, scores: Mapping[ProtocolName, Scores]) -> None:
         """Adds the scores of a test set; replaces those of the same test set and protocol."""
         for protocol, value in scores.items():
-            if value.protocol != protocol:
-                raise ValueError(f"scores of protocol {value.protocol!r} filed under {protocol!r}")
             self.scores.setdefault(test_set, {})[protocol] = value.to_dict()
             self.outputs.setdefault(test_set, {})[protocol] = value.outputs_to_dict()
 
@@ -100,29 +98,10 @@ def results_content(path: str | Path) -> dict[str, Any]:
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema != SCHEMA or not isinstance(content.get("system"), str):
         raise UserError(f'{path}: expected a results file (schema {SCHEMA!r} and a "system"), found schema {schema!r}.')
-    if problem := misfit(content, FORM) or next(_problems(content), None):
+    names = map(_problem_of_name, (content["system"], *content.get("scores", {})))
+    if problem := misfit(content, FORM) or next(filter(None, names), None):
         raise UserError(f"{path}: {problem} Was it written by `hf-mlnmt train` or `evaluate`?")
     return content
-
-
-def _problems(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yields messages on a negative seed, names that would break a page, and infinite or far too large numbers."""
-    seed = content.get("seed")
-    if seed is not None and seed < 0:
-        yield f"seed: expected a whole number from 0, not {seed!r}."
-    yield from filter(None, map(_problem_of_name, (content["system"], *content.get("scores", {}))))
-    for place in _absurd(content):
-        yield f"{place}, which is no measured number."
-
-
-def _absurd(value: Any, place: str = "") -> Iterator[str]:
-    """Yields "key.key is VALUE" for each number that is not finite, or larger than _LARGEST or _LARGEST_SCORE."""
-    inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    for key, each in inner:
-        yield from _absurd(each, f"{place}.{key}" if place else str(key))
-    largest = _LARGEST_SCORE if place.startswith("scores.") and place.endswith(".score") else _LARGEST
-    if isinstance(value, int | float) and not abs(value) <= largest:
-        yield f"{place} is {value}"
 
 
 def _problem_of_name(name: str) -> str | None:
@@ -140,10 +119,7 @@ def read_results(path: str | Path) -> Results:
 
 
 def open_results(path: str | Path, name: str, named: bool, test_set: str) -> Results:
-    """Reads a results file, if it exists, to add scores of a test set to; named: the user gave the name `name`.
-
-    Raises: UserError if the file is of another system than the user named, and for names with control characters.
-    """
+    """Reads a results file, if it exists, to add scores of a test set to; named: the user gave the name `name`."""
     path = Path(path)
     check_file(path)
     if problem := _problem_of_name(name) or _problem_of_name(test_set):

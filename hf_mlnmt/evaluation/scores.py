@@ -82,9 +82,6 @@ class Protocol:
             raise UserError(
                 f"protocol {self.name!r}: expected one of {', '.join(PROTOCOLS)}{suggest(str(self.name), PROTOCOLS)}."
             )
-        for value in (self.language, self.tokenize):
-            if not isinstance(value, str | None):
-                raise UserError(f"language and tokenizer: expected their names, not {value!r}.")
         if self.name == "classic" and not _two_letters(self.language):
             raise UserError(f"language {self.language!r}: the classic protocol needs a two-letter code, such as 'de'.")
         if self.tokenize is not None:
@@ -324,8 +321,6 @@ def score(
     Raises: UserError for different numbers of lines, no lines at all, and unknown names.
     Source: Papineni et al. 2002 (BLEU), Popović 2015 (chrF), Snover et al. 2006 (TER), all as in sacreBLEU (Post 2018).
     """
-    if not isinstance(hypotheses, Iterable):
-        raise UserError(f"hypotheses: expected a list of lines, not {hypotheses!r}.")
     if not isinstance(hypotheses, Sequence):
         hypotheses = list(hypotheses)
     metrics = [metrics] if isinstance(metrics, str) else metrics
@@ -339,8 +334,7 @@ def score(
     for name in names:
         metric: Any = how.metric(name)
         result = metric._compute_score_from_stats(counts[name].sum(0).tolist())
-        metric.num_refs = numbers.pop() if len(numbers) == 1 else -1
-        numbers = {metric.num_refs}
+        metric.num_refs = min(numbers) if len(numbers) == 1 else -1
         if bootstrap > 1:
             metric.n_bootstrap, metric.seed = bootstrap, str(seed)
         ci = interval(name, counts[name], bootstrap, seed) if bootstrap > 1 else None
@@ -493,33 +487,25 @@ def score_protocols(
 def reference_lists(references: References) -> list[Sequence[str | None]]:
     """Returns a list of lines for each reference, whichever form of `References` was given. Raises: UserError for
     another object, and a sentence without a reference."""
-    if isinstance(references, Iterable) and not isinstance(references, Sequence):
-        references = list(references)  # a generator of lines
-    if not isinstance(references, Iterable) or isinstance(references, str) or not len(references):
-        got = "one string" if isinstance(references, str) else "nothing" if not references else repr(references)
-        raise UserError(f"references: expected a list of lines, or a list of such lists; got {got}.")
-    sets: Any = [references] if isinstance(references[0], str) else list(references)
-    for lines in sets:
-        if (
-            not isinstance(lines, Iterable)
-            or isinstance(lines, str)
-            or not all(line is None or isinstance(line, str) for line in lines)
-        ):
-            raise UserError("references: expected a list of lines, or a list of such lists, of texts.")
+    given: Any = references if isinstance(references, str | Sequence) else list(references)  # a generator of lines
+    sets: Any = [given] if not given or isinstance(given[0], str) else list(given)
+    if isinstance(given, str) or not all(
+        isinstance(lines, Sequence) and not isinstance(lines, str) and all(isinstance(x, str | None) for x in lines)
+        for lines in sets
+    ):
+        raise UserError("references: expected a list of lines, or a list of such lists, of texts.")
     if number := next((number for number, lines in enumerate(zip(*sets), 1) if {*lines} == {None}), None):
         raise UserError(f"references, line {number}: is None in all of them; each sentence needs one.")
     return sets  # type: ignore[no-any-return]
 
 
 def check_samples(seed: int, *counts: int) -> None:
-    """Raises UserError for a seed below 1, more than a million samples, negative numbers, numbers not whole."""
-    if wrong := [number for number in (seed, *counts) if not isinstance(number, int | np.integer) or number < 0]:
-        raise UserError(f"seed and samples: expected whole numbers of at least 0, not {wrong[0]!r}.")
+    """Raises UserError for a seed below 1, negative numbers of samples, or more than a million."""
     if seed < 1:
         raise UserError(f"seed {seed}: expected a positive number.")
-    if (count := max(counts)) > _MOST_SAMPLES:
+    if wrong := [count for count in counts if not 0 <= count <= _MOST_SAMPLES]:
         raise UserError(
-            f"{count:,} samples: expected {_MOST_SAMPLES:,} at most; 1,000 resamples, 10,000 trials are usual."
+            f"{wrong[0]:,} samples: expected 0 to {_MOST_SAMPLES:,}; 1,000 resamples, 10,000 trials are usual."
         )
 
 
@@ -567,8 +553,6 @@ def scoring_options(
 def scored_language(target_language: str | None, reference: Path) -> str | None:
     """Returns the code of the language to score, without script and region: of `target_language`, else of the language
     in the reference's file name.
-
-    Raises: UserError when the two are different languages.
     """
     named = language_in(reference)
     if not same_language(named, target_language):

@@ -34,7 +34,6 @@ from hf_mlnmt.evaluation.scores import (
     ProtocolName,
     check_samples,
     coins,
-    metric_named,
     products,
     resamples,
     scores_of_sums,
@@ -100,13 +99,11 @@ def unpack_counts(packed: bytes, path: str | Path) -> dict[str, dict[ProtocolNam
         raise UserError(f"{path}: not a file of sentence counts ({error}).") from error
     counts: dict[str, dict[Any, Counts]] = {}
     for name, array in arrays.items():
-        parts = name.rsplit("/", 2)
-        if len(parts) != 3 or array.ndim != 2:
-            raise UserError(f"{path}: '{name}' is not <test set>/<protocol>/<metric>: not a file of sentence counts.")
-        metric = metric_named(parts[2])
-        if array.shape[1] != NUMBERS[metric] or not np.isfinite(array).all():
-            raise UserError(f"{path}: '{name}': expected {NUMBERS[metric]} counts a sentence. Give the run again.")
-        counts.setdefault(parts[0], {}).setdefault(parts[1], {})[metric] = array
+        test, protocol, metric = ["", "", *name.rsplit("/", 2)][-3:]
+        if array.ndim != 2 or array.shape[1] != NUMBERS.get(metric) or not np.isfinite(array).all():
+            said = f"expected {NUMBERS[metric]} counts a sentence" if metric in NUMBERS else "no metric of that name"
+            raise UserError(f"{path}: '{name}': {said}. Give the run again.")
+        counts.setdefault(test, {}).setdefault(protocol, {})[metric] = array  # type: ignore[index]
     return counts
 
 
@@ -146,23 +143,25 @@ def compare_seeds(
 
     Args:
         baseline, system: sentence counts of equally many runs, in the same order of seeds.
-
-    Raises: UserError unless both have equally many runs, at least one, all of the same sentences.
     """
     if len(baseline) != len(system) or not baseline:
         raise UserError(f"{len(system)} runs beside {len(baseline)} of the baseline: give both the same seeds.")
     check_samples(seed, trials, bootstrap)
+    if not trials or not bootstrap:
+        raise UserError("0 samples for a paired test: expected at least 1.")
     shapes = {run.shape for run in (*baseline, *system)}
     if len(shapes) > 1:
         raise UserError(f"runs of different test sets or metrics (sentences and numbers: {sorted(shapes)}).")
     base, own = (scores_of_sums(metric, np.stack([run.sum(0) for run in runs])) for runs in (baseline, system))
-    tested = len(system[0]) >= FEWEST_SENTENCES and any((a != b).any() for a, b in zip(baseline, system))
-    numbers: list[float | None] = [None] * len(P_VALUES)
-    if tested:
-        randomisation = randomisation_test(metric, baseline, system, trials, seed)
-        bootstrapped = bootstrap_test(metric, baseline, system, bootstrap, seed)
-        numbers = [randomisation, bootstrapped, welch_test(base.tolist(), own.tolist())]
-    return {"difference": round(float(own.mean() - base.mean()), 4), **dict(zip(P_VALUES, numbers, strict=True))}
+    found: dict[str, float | None] = {"difference": round(float(own.mean() - base.mean()), 4)}
+    if len(system[0]) < FEWEST_SENTENCES or all((a == b).all() for a, b in zip(baseline, system)):
+        return {**found, **dict.fromkeys(P_VALUES)}
+    return {
+        **found,
+        "approximate_randomisation": randomisation_test(metric, baseline, system, trials, seed),
+        "paired_bootstrap": bootstrap_test(metric, baseline, system, bootstrap, seed),
+        "welch": welch_test(base.tolist(), own.tolist()),
+    }
 
 
 def randomisation_test(metric: MetricName, baseline: Counted, system: Counted, trials: int, seed: int) -> float:

@@ -209,16 +209,17 @@ _RUN["versions"] = "versions"
 
 def build_card(facts: Facts) -> str:
     """Returns the text of the card: YAML metadata, then Markdown."""
-    auto_class, head = auto_class_of_facts(facts), front_matter(facts)
+    auto_class, head, config = auto_class_of_facts(facts), front_matter(facts), facts.config
+    several = hasattr(config, "source_languages") and not config.is_pair  # modules of several languages
     said = {"results": facts.results, "generation": facts.generation, "domain": facts.domain}
     facts = replace(facts, **{key: _one_line(value) for key, value in said.items()})
     content: dict[str, Any] = {
         "facts": facts,
         "missing": MISSING,
         "metadata": head,
-        "shape": _shape(facts.config),
+        "shape": _shape(config),
         "auto_class": auto_class,
-        "modules": _of_modules(facts.config),
+        "modules": (config.source_languages, config.target_languages) if several else None,
         "language_name": language_name,
         "sentence": example(facts.languages[0]),
         "another": _another(facts),
@@ -257,13 +258,6 @@ def _one_line(value: Any) -> Any:
     return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", value).replace("`", "'").replace("](", "] (")
 
 
-def _of_modules(config: Any) -> tuple[list[str], list[str]] | None:
-    """Returns (source languages, target languages) of a model with modules of several languages; None for others."""
-    if not hasattr(config, "source_languages") or config.is_pair:
-        return None
-    return config.source_languages, config.target_languages
-
-
 def _shape(config: Any) -> str:
     if hasattr(config, "members"):
         members = ", ".join(f"{member.model_type} ({_shape(member)})" for member in config.members())
@@ -276,12 +270,9 @@ def _shape(config: Any) -> str:
     heads = None if recurrent else next((getattr(config, f"{side}_attention_heads", None) for side in sides), None)
     width = [layers, f"width {getattr(config, 'd_model', '?')}", *([f"{heads} heads"] if heads else [])]
     norm = None if recurrent else getattr(config, "norm_position", None)
-    return ", ".join([*width, *([f"{norm}-norm"] if norm else []), f"vocabulary {_vocabulary(config)}"])
-
-
-def _vocabulary(config: Any) -> str:
     source, target = config.vocab_size, getattr(config, "decoder_vocab_size", None)
-    return f"{source:,}" if target in (None, source) else f"{source:,} (source) and {target:,} (target)"
+    size = f"{source:,}" if target in (None, source) else f"{source:,} (source) and {target:,} (target)"
+    return ", ".join([*width, *([f"{norm}-norm"] if norm else []), f"vocabulary {size}"])
 
 
 def _data(facts: Facts) -> Table | None:
@@ -300,20 +291,18 @@ def _data(facts: Facts) -> Table | None:
 
 def _corpus(corpus: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
     """Describes a corpus in words: files, how it was made if synthetic, recorded numbers of pairs kept and dropped."""
-    parts = [_files(corpus), _made(corpus, entry.get("synthetic"))]
+    files = corpus.get("files")
+    if isinstance(files, Mapping):
+        parts = [", ".join(f"`{name}`" for name in files.values())]
+    else:
+        parts = [f"`{corpus.get('path') or corpus.get('dataset') or corpus.get('synthetic') or MISSING}`"]
+    parts.append(_made(corpus, entry.get("synthetic")))
     if entry is not corpus:
         counts = {key: value for key, value in entry.items() if key != "corpus" and isinstance(value, int)}
         dropped = entry.get("dropped") or entry.get("counts")
         parts.append(show(counts) if counts else "")
         parts.append(f"dropped: {show(dropped)}" if isinstance(dropped, Mapping) else "")
     return "; ".join(part for part in parts if part)
-
-
-def _files(corpus: Mapping[str, Any]) -> str:
-    files = corpus.get("files")
-    if isinstance(files, Mapping):
-        return ", ".join(f"`{name}`" for name in files.values())
-    return f"`{corpus.get('path') or corpus.get('dataset') or corpus.get('synthetic') or MISSING}`"
 
 
 def _made(corpus: Mapping[str, Any], manifest: Any) -> str:

@@ -160,14 +160,15 @@ def _check_comparable(run: SystemRun, baseline: SystemRun, methods: bool, other_
     same number of steps.
     """
     remedy = ""
+    tests = [sorted(each.results["scores"]) for each in (run, baseline)]
+    other_tests = [f"test sets ({', '.join(tests[0])}; baseline {', '.join(tests[1])})"] * (tests[0] != tests[1])
     if not (run.trained and baseline.trained):
-        different = _differing_tests(run, baseline)
+        different = other_tests
         for test in () if different else run.results["scores"]:
             ours, theirs = (languages_of_test(each.results, test)["target"] for each in (run, baseline))
             if not same_language(ours, theirs):
                 different.append(f"language of {test} ({ours}; baseline {theirs})")
-            signatures = [{f"signatures.{test}": _signatures(each.results["scores"][test])} for each in (baseline, run)]
-            different += said(differences(*signatures))
+            different += said(differences(_signatures(baseline, test), _signatures(run, test)))
     elif methods:
         keys = ("languages", "recipe.data.test", "decoding", *(() if other_seed else ("seed",)))
         different = _differing(run, baseline, keys)
@@ -175,7 +176,7 @@ def _check_comparable(run: SystemRun, baseline: SystemRun, methods: bool, other_
         free = (*FREE_RECIPE, *(("recipe.seed", "seed", "budget.target_tokens") if other_seed else ()))
         fields = [name for name in run.config if name not in SIZES]
         different = _differing(run, baseline, ("recipe", "seed", "data", "languages", *BUDGET), fields, free)
-        different += _differing_tests(run, baseline)
+        different += other_tests
         remedy = (
             "\nTrain both with one recipe, seed, data and budget, or compare their translations (--reference FILE)."
         )
@@ -184,14 +185,9 @@ def _check_comparable(run: SystemRun, baseline: SystemRun, methods: bool, other_
         raise UserError(f"{run.origin}: not comparable with {baseline.origin}; these differ:\n  {listed}{remedy}")
 
 
-def _differing_tests(run: SystemRun, baseline: SystemRun) -> list[str]:
-    ours, theirs = (list(each.results["scores"]) for each in (run, baseline))
-    same = sorted(ours) == sorted(theirs)
-    return [] if same else [f"test sets ({', '.join(ours)}; baseline {', '.join(theirs)})"]
-
-
-def _signatures(scores: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    return {name: {m: entry.get("signature") for m, entry in metrics.items()} for name, metrics in scores.items()}
+def _signatures(run: SystemRun, test: str) -> dict[str, str]:
+    scores = run.results["scores"][test].items()
+    return {f"signatures.{test}.{name}.{m}": entry.get("signature") for name, of in scores for m, entry in of.items()}
 
 
 def _check_references(runs: Sequence[tuple[SystemRun, Mapping[str, Texts]]]) -> None:

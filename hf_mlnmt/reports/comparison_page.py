@@ -25,20 +25,27 @@ def comparison_page(
 ) -> str:
     """Returns the page as Markdown. own_budget: in the baseline's recipe; sections: Markdown after the overview."""
     page = template("comparison_page.md.jinja").render(
-        comparison=comparison,
+        _common(comparison),
         own_budget=own_budget,
-        overview=overview(comparison),
-        notes=_notes(comparison),
         sections=sections,
-        trained=is_trained(comparison),
-        changes=_changes(comparison),
         detail_table=detail_table,
         language_name=language_name,
         missing=MISSING,
         show=show,
-        legend=LEGEND,
     )
     return markdown_text(page)  # names and notes come from files
+
+
+def _common(comparison: Comparison) -> dict[str, Any]:
+    """Returns the variables that both templates of the page have."""
+    return {
+        "comparison": comparison,
+        "overview": overview(comparison),
+        "notes": _notes(comparison),
+        "trained": is_trained(comparison),
+        "changes": _changes(comparison),
+        "legend": LEGEND,
+    }
 
 
 def page_of(folder: str | Path, root: str | Path | None = None) -> str:
@@ -173,36 +180,23 @@ def html_page(
     studies: those with a summary are shown, with summary and figures. sentences: all sentences of all systems, as
     `hf_mlnmt.analysis.outputs.sentences_of` returns them.
     """
-    places = comparison.places
-    several = len(comparison.first["scores"]) > 1
-    entries = {place: comparison.first["scores"][place[0]][place[1]] for place in places}
+    scores = comparison.first["scores"]
     return template("comparison_page.html.jinja", autoescape=True).render(
+        _common(comparison),
         title=hide_paths(title),
         data=htmlsafe_json_dumps(sentences, ensure_ascii=False),
-        comparison=comparison,
-        trained=is_trained(comparison),
         what=scores_are(comparison),
-        note_lines=_notes(comparison),
-        overview=overview(comparison).html().replace("`", ""),
-        changes=_changes(comparison),
+        detail_table=detail_table,
         systems=sentences["systems"] if sentences else [],
         sections=[
-            {
-                "title": f"{test}, " * several + comparison.title(test, protocol),
-                "table": detail_table(comparison, test, protocol).html().replace("`", ""),
-                "signatures": {name: entry.get("signature", "") for name, entry in entries[test, protocol].items()},
-            }
-            for test, protocol in places
+            (f"{test}, " * (len(scores) > 1) + comparison.title(test, protocol), test, protocol, scores[test][protocol])
+            for test, protocol in comparison.places
         ],
         studies=[
             (study, list(map(svg_text, study.figures.values())), rows_table(study.stem, study.summary).html())
             for study in studies
             if study.summary
         ],
-        notes=["Lengths, faults, differences and sentences are of the first run of each system."]
-        * bool(comparison.several and sentences)
-        + [comparison.note] * bool(comparison.note),
-        legend=LEGEND,
         settings={
             **{name: f"{value:,}" for name, value in comparison.settings.items()},
             "versions": ", ".join(f"{name} {number}" for name, number in versions().items()),

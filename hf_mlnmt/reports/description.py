@@ -29,7 +29,7 @@ from hf_mlnmt.common.model_folder import (
 from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.evaluation.scores import with_arrow
 from hf_mlnmt.reports.facts import citation_of, load_results
-from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, of_a_pair, parameters_by_part
+from hf_mlnmt.reports.parameters import model_of_config, of_a_pair, parameters_by_part
 from hf_mlnmt.reports.tables import MISSING, Score, score_tables, scores_of, show, title
 from hf_mlnmt.zoo.records import records_root, results_of, trained
 from hf_mlnmt.zoo.systems import find_system, system_of
@@ -43,7 +43,6 @@ def describe(target: str | Path, revision: str | None = None) -> dict[str, Any]:
     """Returns the description as JSON: name, architecture, system, parameters, config, tokenizers, results and so on.
 
     target: a model folder, a Hub name (at `revision`), a record's name <setup>/<system>, or a config file.
-    Raises: UserError for anything else.
     """
     path, results = Path(target), []
     if not path.exists():
@@ -80,7 +79,6 @@ def _architecture(config: Any) -> dict[str, Any]:
         **_system(config, type(model)),
         "parameters": parameters_by_part(model),
         "parameters_of_a_pair": of_a_pair(model),
-        "parameters_beyond_baseline": beyond_baseline(config),
         "config": _without(config.to_diff_dict()),
     }
 
@@ -217,20 +215,17 @@ def render(description: Mapping[str, Any]) -> list[Table]:
     needs = "needs the package or remote code" if description["needs_package_or_remote_code"] else "in Transformers"
     kind = f"{description['architecture']} ({description['model_type']}), {needs}"
     problem = {key: description[key] for key in ("problem",) if key in description}
-    blocks = [
+    tokenizers = {f"tokenizer ({side})": facts for side, facts in description.get("tokenizers", {}).items()}
+    if "tokenizers" in description:
+        tokenizers = tokenizers or {"tokenizer": {"": "none in this folder"}}
+    other = {name: description[name] for name in ("processing", "generation") if description.get(name)}
+    return [
         _pairs(description["name"], {**_about(description.get("system")), "architecture": kind, **problem}),
         _parameters(description),
         _pairs("config", description["config"]),
+        *(_pairs(name, facts) for name, facts in (tokenizers | other).items()),
+        *_results(description["results"]),
     ]
-    for side, facts in description.get("tokenizers", {}).items():
-        blocks.append(_pairs(f"tokenizer ({side})", facts))
-    if "tokenizers" in description and not description["tokenizers"]:
-        blocks.append(_pairs("tokenizer", {"": "none in this folder"}))
-    for name in ("processing", "generation"):
-        if description.get(name):
-            blocks.append(_pairs(name, description[name]))
-    blocks += _results(description["results"])
-    return blocks
 
 
 def _about(system: Mapping[str, Any] | None) -> dict[str, str]:
@@ -283,8 +278,6 @@ def _parameters(description: Mapping[str, Any]) -> Table:
     total = [index for index, (part, _) in enumerate(shown) if part == "total"]
     if of_a_pair != parts["total"]:
         rows.append(["used by one pair of languages", f"{of_a_pair:,}", f"{of_a_pair / parts['total']:.1%}"])
-    if beyond := description["parameters_beyond_baseline"]:
-        rows.append(["beyond the Transformer of its size", f"{beyond:+,}", ""])
     columns = ["part", Number("number"), Number("share")]
     return Table(columns, rows, "parameters", bold=total)
 

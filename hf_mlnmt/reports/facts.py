@@ -35,50 +35,33 @@ def citation_of(model_class: Any) -> str | None:
 class Facts:
     """All facts about a model that its card is made of; unknown fields are None or empty."""
 
-    name: str
-    """The name to load the model by: a Hub name or a folder's name; for an unpublished model its run's name."""
-    config: Any
-    """The model's PreTrainedConfig."""
+    name: str  # the name to load the model by: a Hub name or a folder's name; for an unpublished model its run's name
+    config: Any  # the model's PreTrainedConfig
     model_class: type
-    results: Sequence[Mapping[str, Any]] = ()
-    """The content of a results file for each seed; empty before training."""
+    results: Sequence[Mapping[str, Any]] = ()  # the content of a results file for each seed; empty before training
+    # The content of generation_config.json, cleaned (hub/checks.py).
     generation: Mapping[str, Any] = field(default_factory=dict)
-    """The content of generation_config.json, cleaned (hub/checks.py)."""
-    languages: tuple[str | None, str | None] = (None, None)
-    """Source and target language of a bilingual model."""
-    codes: tuple[str, ...] = ()
-    """Target language codes of a multilingual tokenizer."""
+    languages: tuple[str | None, str | None] = (None, None)  # source and target language of a bilingual model
+    codes: tuple[str, ...] = ()  # target language codes of a multilingual tokenizer
+    # How a class of Transformers' own is told `languages`: src_lang, front (text), generate (name: token).
     told: Mapping[str, Any] = field(default_factory=dict)
-    """How a class of Transformers' own is told `languages`: src_lang, front (text), generate (name: token)."""
-    licence: str | None = None
-    """The licence of the weights, as the Hub spells it."""
-    own_budget: Mapping[str, Any] | None = None
-    """The budget in the model's recipe; a comparison may have had another."""
+    licence: str | None = None  # the licence of the weights, as the Hub spells it
+    own_budget: Mapping[str, Any] | None = None  # the budget in the model's recipe; a comparison may have had another
     separate_tokenizers: bool = False
-    language_tokenizers: bool = False
-    """Whether every language has a tokenizer of its own, in tokenizers/."""
-    domain: str | None = None
-    """The kind of text that the model translates, as "image captions"."""
-    datasets: tuple[str, ...] = ()
-    """Hub data sets with the text that the model was trained and tested on."""
-    base_models: tuple[str, ...] = ()
-    """Hub models that the model was made from."""
+    language_tokenizers: bool = False  # whether every language has a tokenizer of its own, in tokenizers/
+    domain: str | None = None  # the kind of text that the model translates, as "image captions"
+    datasets: tuple[str, ...] = ()  # Hub data sets with the text that the model was trained and tested on
+    base_models: tuple[str, ...] = ()  # Hub models that the model was made from
+    # How the model was made from base_models, in the Hub's words: finetune, merge or adapter.
     relation: str | None = None
-    """How the model was made from base_models, in the Hub's words: finetune, merge or adapter."""
-    emissions: Mapping[str, Any] | None = None
-    """The numbers that CodeCarbon measured, under the Hub's names."""
-    processing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The content of text_processing.json."""
+    emissions: Mapping[str, Any] | None = None  # the numbers that CodeCarbon measured, under the Hub's names
+    processing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # the content of text_processing.json
+    # {name under results/: comparison with other systems}.
     comparisons: Mapping[str, Comparison] = field(default_factory=dict)
-    """{name under results/: comparison with other systems}."""
-    curves: Path | None = None
-    """The figure of the training's curves, which is copied beside the card."""
-    space: str | None = None
-    """Hub name of the Space that shows the model."""
-    rounded: str | None = None
-    """The type that the weights were rounded to when the model was published."""
-    train: str | None = None
-    """For an unpublished model the command that trains it, as its name cannot be loaded yet."""
+    curves: Path | None = None  # the figure of the training's curves, which is copied beside the card
+    space: str | None = None  # Hub name of the Space that shows the model
+    rounded: str | None = None  # the type that the weights were rounded to when the model was published
+    train: str | None = None  # for an unpublished model the command that trains it, as its name cannot be loaded yet
 
     @property
     def carries_code(self) -> bool:

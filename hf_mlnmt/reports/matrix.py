@@ -6,14 +6,11 @@ recipe.yaml, and translations of the test sets <name>.<source>-<target>.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import file_name
@@ -21,6 +18,7 @@ from hf_mlnmt.common.model_folder import RESULTS
 from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.evaluation.results import results_content
+from hf_mlnmt.recipe.reading import load_yaml
 
 SENTENCES = 5000  # sentences of each language that the language classifier is trained on
 
@@ -87,13 +85,13 @@ def read_matrix(
         test: the common name of the test sets; None: that of the first.
         data: the folder of the recipe's corpora, to measure the shares of translations in a wrong language, by a
             classifier that is trained on the training corpora.
-
-    Raises: UserError for a run without such test sets, scores or corpora.
     """
     run, model = Path(run), "average"
     if not (run / "recipe.yaml").is_file() and (run.resolve().parent / "recipe.yaml").is_file():
         run, model = run.resolve().parent, run.resolve().name
-    results, recipe = results_content(run / model / RESULTS), _recipe(run / "recipe.yaml")
+    results, (recipe, _) = results_content(run / model / RESULTS), load_yaml(run / "recipe.yaml")
+    if not all(isinstance(recipe.get(key) or {}, dict) for key in ("tasks", "data")):
+        raise UserError(f"{run / 'recipe.yaml'}: tasks and data: expected mappings, as in a run of many languages.")
     tests = [name.rpartition(".") for name in results["scores"] if name.rpartition(".")[2].count("-") == 1]
     test = test or next((name for name, _, _ in tests if name), None)
     pairs = [pair for name, _, pair in tests if name == test]
@@ -107,8 +105,6 @@ def read_matrix(
             have = ", ".join(f"{name}: {' '.join(metrics)}" for name, metrics in known.items())
             raise UserError(f"{run}: no {metric} under the protocol {protocol}; there are {have}.")
         scores[pair] = named[metric.lower()]
-        if not math.isfinite(scores[pair]):
-            raise UserError(f"{run}: {metric} of {test}.{pair} is {scores[pair]}, no score: evaluate the model again.")
     sides = [[pair.split("-")[side] for pair in pairs] for side in (0, 1)]
     sources, targets = ([code for code in dict.fromkeys(sides[0] + sides[1]) if code in side] for side in sides)
     zero_shot = [pair for pair in pairs if pair not in (recipe.get("tasks") or {})]
@@ -149,21 +145,6 @@ def _sentences(files: Mapping[str, str], data: Path, most: int | None = None) ->
     return {language: list(islice(read_lines(data / file), most)) for language, file in files.items()}
 
 
-def _recipe(path: Path) -> dict[str, Any]:
-    """Reads a run's recipe.yaml without checking its keys. Raises: UserError for a file that is no recipe."""
-    if not path.is_file():
-        raise UserError(f"{path}: there is no such file; give the folder of a finished run (hf-mlnmt train).")
-    try:
-        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
-        sections = [recipe.get(key) or {} for key in ("tasks", "data")]
-    except (yaml.YAMLError, ValueError, RecursionError, AttributeError) as error:
-        said = "it has no keys" if isinstance(error, AttributeError) else str(error).splitlines()[0]
-        raise UserError(f"{path}: not the recipe of a run ({said}): copy the run again.") from error
-    if not all(isinstance(section, dict) for section in sections):
-        raise UserError(f"{path}: tasks and data: expected mappings, as in the recipe of a run of many languages.")
-    return recipe  # type: ignore[no-any-return]
-
-
 class LanguageGuesser:
     """Classifies the language of texts by naive Bayes over n-grams of one to four characters in words, without case.
 
@@ -178,6 +159,7 @@ class LanguageGuesser:
         try:
             from sklearn.feature_extraction.text import CountVectorizer
             from sklearn.naive_bayes import MultinomialNB
+            from sklearn.pipeline import make_pipeline
         except ImportError as error:
             raise UserError("telling languages apart needs scikit-learn: pip install 'hf-mlnmt[analysis]'") from error
         if len(texts) < 2:
@@ -186,15 +168,13 @@ class LanguageGuesser:
             raise UserError(f"language '{empty[0]}': there is no sentence to learn it from.")
         lines = [line for some in texts.values() for line in some]
         labels = [language for language, some in texts.items() for _ in some]
-        self._vectorizer = CountVectorizer(analyzer="char_wb", ngram_range=(1, 4))
         # Equal prior probabilities, whatever the amount of text of each language.
-        self._classifier = MultinomialNB(fit_prior=False).fit(self._vectorizer.fit_transform(lines), labels)
+        steps = CountVectorizer(analyzer="char_wb", ngram_range=(1, 4)), MultinomialNB(fit_prior=False)
+        self._classifier = make_pipeline(*steps).fit(lines, labels)
 
     def __call__(self, texts: Sequence[str]) -> list[str]:
         """Returns the language of each text."""
-        if not texts:
-            return []
-        return [str(language) for language in self._classifier.predict(self._vectorizer.transform(texts))]
+        return list(map(str, self._classifier.predict(texts))) if texts else []
 
     def others(self, texts: Sequence[str], language: str) -> set[str]:
         """Returns the texts that are classified as another language than `language`; empty texts are left out."""
@@ -206,5 +186,5 @@ class LanguageGuesser:
         pairs = [(line, language) for language, lines in texts.items() for line in lines if line.strip()]
         if not pairs:
             raise UserError("there is no sentence to measure the accuracy on.")
-        guesses = self([line for line, _ in pairs])
-        return sum(guess == language for guess, (_, language) in zip(guesses, pairs, strict=True)) / len(pairs)
+        lines, languages = zip(*pairs)
+        return sum(map(str.__eq__, self(lines), languages)) / len(pairs)

@@ -47,19 +47,6 @@ def of_a_pair(model: nn.Module) -> int:
     return parameters_by_part(pair(config.source_languages[0], config.target_languages[0]))["total"]
 
 
-def beyond_baseline(config: Any) -> int | None:
-    """Returns how many parameters a model has more than the Transformer of the same sizes; None for other packages."""
-    from dataclasses import fields
-
-    from hf_mlnmt.modeling import TransformerConfig
-
-    if not isinstance(config, TransformerConfig):
-        return None
-    names = [field.name for field in fields(TransformerConfig) if field.init]
-    baseline = TransformerConfig(**{name: getattr(config, name) for name in names if hasattr(config, name)})
-    return parameters_of_config(config)["total"] - parameters_of_config(baseline)["total"]
-
-
 def model_of_config(config: Any) -> Any:
     """Returns the model of a config on the meta device, without allocated weights; UserError if there is no such."""
     import torch

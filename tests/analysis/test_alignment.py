@@ -112,7 +112,7 @@ def test_the_best_place_by_error_rate(folders):
     found = align(parts, SAMPLE)
     wanted = Place(2, 1, 2)
     gold = [GoldAlignment(frozenset(one[wanted]), frozenset(one[wanted])) for one in found]
-    rates = error_rates(found, gold)
+    rates = error_rates(found, gold, found[0])
     assert next(iter(rates)) == wanted
     assert rates[wanted] == 0
     assert list(rates.values()) == sorted(rates.values())

@@ -69,16 +69,14 @@ def test_attention_of_several_models(folders, files, undraw):
     mean = next(row["value"] for row in found["rows"] if row["head"] == "mean")
     heads = [row["value"] for row in found["rows"] if row["layer"] == 1 and row["head"] != "mean"][:2]
     assert mean == pytest.approx(sum(heads) / 2)
-    check_figures(out, "entropy.encoder.layers", "entropy.encoder.heads.all", "maps.source.dual")
+    check_figures(out, "entropy.encoder.layers", "entropy.encoder.heads.all", "maps.dual")
     assert "4 sentences of src" in (out / "entropy.encoder.layers.svg").read_text()
-    maps = (out / "maps.source.dual.svg").read_text()
+    maps = (out / "maps.dual.svg").read_text()
     assert "attention weight, dual" in maps
     assert "line 1 of src" in maps
     undraw()
-    run("analyse", "attention", models[1], *common, "-w", "distance", "-w", "maps", "--side", "decoder", "--layer", 1)
-    decoder = contents(out, "distance.decoder")
-    assert {row["range"] for row in decoder["rows"]} == {"printed"}
-    assert {row["map"] for row in contents(out, "maps.decoder")["rows"]} == {"layer 1, local", "layer 1, global"}
+    run("analyse", "attention", models[1], *common, "-w", "distance", "--side", "decoder")
+    assert {row["range"] for row in contents(out, "distance.decoder")["rows"]} == {"printed"}
 
 
 def test_attention_of_one_family(folders, files):
@@ -95,7 +93,8 @@ def test_attention_of_one_family(folders, files):
     check_figures(out, "divergence.decoder.means", "dependency.outputs", "dependency.layers", "dependency.sentence")
 
 
-def test_alignments(folders, files):
+def test_alignments(folders, files, undraw):
+    undraw()
     out, model = files / "out", f"m-10={folders('m-10')}"
     (files / "gold").write_text("1-1 2?2\n1-1\n9-9\n1-1\n2-2\n")  # line 3 has no source
     common = ["analyse", "attention", model, "-s", files / "src", "-t", files / "trg", "-o", out, "-w", "alignments"]
@@ -105,7 +104,6 @@ def test_alignments(folders, files):
     (path,) = out.glob("alignments.m-10.*.txt")
     assert len(path.read_text().splitlines()) == 4  # the empty line is left out, and said so
     assert contents(out, "alignments")["settings"]["lines"] == [1, 2, 4, 5]
-    check_figures(out, "alignments.error-rates")
     run(*common, "--layer", 2, "--head", 1)
     assert (out / "alignments.m-10.layer2.encoder1.head1.txt").is_file()
     with pytest.raises(UserError, match="which attention aligns best"):
@@ -117,25 +115,39 @@ def test_alignments(folders, files):
         run(*common, "--gold", files / "gold")
 
 
+@pytest.mark.parametrize("more", [("--beams", 2), ("-t",)])
+def test_coverage(folders, files, more, undraw):
+    """Of a search, or of a given translation; of one line of the file."""
+    undraw()
+    more = (*more, files / "trg") if more == ("-t",) else more
+    common = ["-s", files / "src", "-o", files / "out", "--sentence", 2, "--layer", 2]
+    run("analyse", "attention", f"own={folders('fertility')}", *common, "-w", "coverage", *more)
+    found = contents(files / "out", "coverage")
+    own = [row for row in found["rows"] if "coverage" in row]
+    assert ({row["layer"] for row in own}, found["settings"]["beams"]) == ({2}, 2 if "--beams" in more else 5)
+    assert " ".join({row["column"]: row["source"] for row in own}.values()).startswith("_T")
+    assert any("fertility" in row for row in found["rows"])
+
+
 def test_refusals_of_attention(folders, files):
     common = ["-s", files / "src", "-o", files / "out"]
-    with pytest.raises(UserError, match=r"m: .* no dual contextual module in its encoder"):
-        run("analyse", "attention", f"m={folders('m-10')}", *common, "-w", "divergence")
-    with pytest.raises(UserError, match=r"m: .* no auxiliary information fusion"):
-        run("analyse", "attention", f"m={folders('m-10')}", *common, "-w", "dependency")
-    with pytest.raises(UserError, match="--side source: for --what maps only"):
-        run("analyse", "attention", f"m={folders('m-10')}", *common, "-w", "distance", "--side", "source")
-    with pytest.raises(UserError, match="two models are called 'm'"):
-        run("analyse", "attention", f"m={folders('m-10')}", f"m={folders('m-00')}", *common, "-w", "distance")
-    with pytest.raises(UserError, match="m: --layer 9: this model has 1 to 2"):
-        run("analyse", "attention", f"m={folders('m-10')}", *common, "-w", "maps", "--layer", 9)
+    model = f"m={folders('m-10')}"
+    for words, said in (
+        ([model, "-w", "divergence"], r"m: .* no dual contextual module in its encoder"),
+        ([model, "-w", "dependency"], r"m: .* no auxiliary information fusion"),
+        ([model, f"m={folders('m-00')}", "-w", "distance"], "two models are called 'm'"),
+        ([model, "-w", "maps", "--layer", 9], "m: --layer 9: this model has 1 to 2"),
+    ):
+        with pytest.raises(UserError, match=said):
+            run("analyse", "attention", *words, *common)
     with pytest.raises(UserError, match="Different numbers of lines"):
         (files / "short").write_text("x\n")
         run("analyse", "attention", f"m={folders('m-10')}", *common, "-w", "maps", "-t", files / "short")
     assert not (files / "out").exists()
 
 
-def test_masking(folders, files):
+def test_masking(folders, files, undraw):
+    undraw()
     out = files / "out"
     common = ["-s", files / "src", "-r", files / "trg", "-o", out, "--bootstrap", 20, "--trials", 20, "-b", 1]
     text = run("analyse", "masking", f"a={folders('m-10')}", f"b={folders('ms-1-aif')}", *common)
@@ -148,7 +160,6 @@ def test_masking(folders, files):
     ]
     assert len([row for row in rows if row["system"] == "a"]) == 3, "rows are of our own translations alone"
     assert len((out / "translations" / "a.layer-2.txt").read_text().splitlines()) == 5
-    check_figures(out, "masking")
     with pytest.raises(UserError, match=r"c: .*collects no encoder layers"):
         run("analyse", "masking", f"c={folders('transformer')}", *common)
     (files / "short").write_text("x\n")
@@ -157,6 +168,7 @@ def test_masking(folders, files):
 
 
 def test_probe(folders, files, demo, undraw):
+    undraw()
     out = files / "out"
     for side, language in enumerate(("en", "de")):
         short = [pair[side] for pair in demo["train"] if len(pair[side]) < 45]
@@ -171,8 +183,6 @@ def test_probe(folders, files, demo, undraw):
     assert [(row["task"], row["classifier"]) for row in rows] == [
         (task, classifier) for task in ("length", "language") for classifier in ("mlp", "logistic")
     ]
-    check_figures(out, "probing")
-    undraw()
     (files / "past_present.txt").write_text(
         "".join(f"{part}\t{label}\tA man {i} .\n" for part in ("tr", "va", "te") for label in "ab" for i in range(3))
     )
@@ -219,10 +229,9 @@ def test_figures_have_what_they_are_given(tmp_path):
     lines = curves({"x": {"one": {1: 2.0, 3: 4.0}, "two": {1: 1.0}}, "y": {"two": {1: 5.0}}}, "layer", "value").axes
     assert lines[0].lines[0].get_xydata().tolist() == [[1.0, 2.0], [3.0, 4.0]]
     assert lines[0].lines[1].get_color() == lines[1].lines[0].get_color() != lines[0].lines[0].get_color()
-    drawn = bars({"t": [("a", -1.5, "‡"), ("b", 2.0, "")]}, "change").axes[0]
-    assert [text.get_text() for text in drawn.texts] == ["-1.50‡", "2.00"]
-    drawn = bars({"t": [("a", -1.5, "‡"), ("b", 2.0, "")]}, "change", changes=True).axes[0]
-    assert [text.get_text() for text in drawn.texts] == ["-1.50‡", "+2.00"]
+    for changes, plus in ((False, ""), (True, "+")):
+        drawn = bars({"t": [("a", -1.5, "‡"), ("b", 2.0, "")]}, "change", changes=changes).axes[0]
+        assert [text.get_text() for text in drawn.texts] == ["-1.50‡", f"{plus}2.00"]
     figure = points({"t": {"s": [(1.0, 0.5, 2.0), (None, None, None)]}}, ["x", "y"], "", "", ("level", [3.0, 4.0]))
     (container,) = figure.axes[0].containers
     (segment,) = container[2][0].get_segments()

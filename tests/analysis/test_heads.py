@@ -11,11 +11,11 @@ from reference import analysis as reference
 
 from hf_mlnmt.analysis.reading import (
     attending,
+    draw_sample,
     encode_sources,
     encoder_passes,
     forced_passes,
     own_translations,
-    sample_indices,
     usable_indices,
 )
 from hf_mlnmt.analysis.self_attention import distance_sums, entropy_sums, head_rows, head_table
@@ -134,12 +134,16 @@ def test_means_and_rows():
     ]
 
 
-def test_samples():
-    assert sample_indices(5, None, 1) == sample_indices(5, 9, 1) == [0, 1, 2, 3, 4]
-    first = sample_indices(1000, 20, 1)
-    assert first == sorted(set(first)) == sample_indices(1000, 20, 1) != sample_indices(1000, 20, 2)
-    with pytest.raises(UserError, match="at least 1"):
-        sample_indices(5, 0, 1)
+def test_samples(folders):
+    systems = {"": load(str(folders("transformer")))}
+    sources = [" " if i % 10 == 0 else f"A man {i}." for i in range(200)]
+    drawn, again, other = (draw_sample(systems, sources, size=20, seed=seed) for seed in (1, 1, 2))
+    assert drawn == again != other
+    assert (len(set(drawn.lines)), drawn.left_out, drawn.lines) == (20, 20, sorted(drawn.lines))
+    assert drawn.sources == [sources[line - 1] for line in drawn.lines]
+    assert (
+        len(draw_sample(systems, sources, size=999).lines) == len(draw_sample(systems, sources, size=None).lines) == 180
+    )
 
 
 def test_refusals(folders):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_mlnmt.analysis.masking import WHOLE, Variant, collected_names, rows, translations, variants
+from hf_mlnmt.analysis.masking import WHOLE, Variant, rows, translations, variants
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation import score
 from hf_mlnmt.evaluation.scores import count_sentences
@@ -38,7 +38,7 @@ def test_what_can_be_left_out(folders, system, names):
 def test_only_the_collected_layers_are_counted(folders):
     model = load(str(folders("s-agg"))).model
     model.config.collected_layers = 1
-    assert collected_names(model) == ["layer 2"]
+    assert [variant.name for variant in variants(model)] == ["layer 2"]
 
 
 def test_a_variant_is_generate_with_its_mask(folders):

@@ -9,30 +9,26 @@ from collections import Counter
 import pytest
 import torch
 
-from hf_mlnmt.analysis import probing as classifiers
+from hf_mlnmt.analysis import probing as module
 from hf_mlnmt.analysis.probing import (
     FILES,
     PARTS,
     PRESETS,
     MlpSettings,
     bigram_shift_task,
-    build,
-    check_layer,
-    find_files,
-    fit_mlp,
     language_task,
     length_task,
+    logistic_regression,
     mean_states,
+    predict,
     probe,
-    read_task,
+    senteval_tasks,
     split,
     standardized,
     swap,
     swappable,
-    train_logistic_regression,
     train_mlp,
     vectors_of,
-    wilson_interval,
     word_content_task,
 )
 from hf_mlnmt.analysis.reading import encode_sources
@@ -115,28 +111,25 @@ def test_senteval_files(tmp_path):
     (tmp_path / "sentence_length.txt").write_text(content)
     (tmp_path / "tree_depth.txt.gz").write_bytes(gzip.compress(content.encode()))
     (tmp_path / "readme.md").write_text("x")
-    assert [path.name for path in find_files(tmp_path)] == ["sentence_length.txt", "tree_depth.txt.gz"]
-    task = read_task(tmp_path / "sentence_length.txt")
-    assert (task.name, task.classes) == ("SentLen", ["9", "10"])
+    task, packed = senteval_tasks([tmp_path])
+    assert (task.name, task.classes, packed.name) == ("SentLen", ["9", "10"], "TreeDepth")
     assert task.texts["train"] == ["A dog .", "Two men ."]
     assert (task.labels["train"], task.labels["dev"], task.labels["test"]) == ([1, 0], [0], [1, 1, 0])
     assert task.majority == pytest.approx(2 / 3)
-    assert read_task(tmp_path / "tree_depth.txt.gz").name == "TreeDepth"
     assert len(FILES) == 10
-    for line in ("tr\t9", "xx\t9\tA dog .", "te\t\tA dog .", "te\t9\tA\tdog ."):
-        (tmp_path / "broken.txt").write_text(f"{content}\n{line}\n")
-        with pytest.raises(UserError, match=r"broken.txt, line 7: expected tr, va or te"):
-            read_task(tmp_path / "broken.txt")
-    (tmp_path / "one.txt").write_text(content.replace("\t9\t", "\t10\t"))
-    with pytest.raises(UserError, match="one: every training sentence has the label '10'"):
-        read_task(tmp_path / "one.txt")
-    (tmp_path / "part.txt").write_text(content.replace("va\t", "tr\t"))
-    with pytest.raises(UserError, match="part: no sentences for dev"):
-        read_task(tmp_path / "part.txt")
-    with pytest.raises(UserError, match="label 'x' is in dev and never in train"):
-        build("t", {"train": [("a", "1"), ("b", "2")], "dev": [("x", "3")], "test": [("a", "4")]})
+    broken = [f"{content}\n{line}\n" for line in ("tr\t9", "xx\t9\tA dog .", "te\t\tA dog .", "te\t9\tA\tdog .")]
+    for text, said in (
+        *((text, r"given.txt, line 7: expected tr, va or te") for text in broken),
+        (content.replace("\t9\t", "\t10\t"), "given: every training sentence has the label '10'"),
+        (content.replace("va\t", "tr\t"), "given: no sentences for dev"),
+        (content.replace("va\t9", "va\tx"), "label 'x' is in dev and never in train"),
+    ):
+        (tmp_path / "given.txt").write_text(text)
+        with pytest.raises(UserError, match=said):
+            senteval_tasks([tmp_path / "given.txt"])
+    (tmp_path / "none").mkdir()
     with pytest.raises(UserError, match="none of SentEval's probing files"):
-        find_files(tmp_path / "none")
+        senteval_tasks([tmp_path / "none"])
 
 
 def test_vectors_of_a_model_padding_changes_nothing(folders):
@@ -149,9 +142,6 @@ def test_vectors_of_a_model_padding_changes_nothing(folders):
         for layer in (0, 1, 2):
             expected = torch.stack(list(states[layer][0])).sum(0) / len(ids)
             torch.testing.assert_close(together[layer][index], expected, rtol=1e-4, atol=1e-5)
-    assert check_layer(parts.model, None) == 2
-    with pytest.raises(UserError, match=r"layer 3: this encoder has 0 \(embeddings\) to 2"):
-        check_layer(parts.model, 3)
 
 
 def toy_vectors(count=300):
@@ -164,44 +154,41 @@ def toy_vectors(count=300):
 
 def test_classifiers():
     vectors, labels = toy_vectors()
+    vectors = standardized(vectors)
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    found = train_mlp(vectors, labels, 2, PRESETS["dual-context"])
+    model, accuracy, _ = train_mlp(vectors, labels, 2, PRESETS["dual-context"])
     assert torch.equal(torch.get_rng_state(), before)
-    assert (found.test == labels["test"]).double().mean() > 0.85  # a line gets 0.5
-    assert found.dev_accuracy > 0.85
-    assert torch.equal(found.test, train_mlp(vectors, labels, 2, PRESETS["dual-context"]).test)
-    stopped = train_mlp(vectors, labels, 2, MlpSettings(1e-9, 64, patience=2))
-    assert stopped.epoch <= 2  # nothing improves: the first epochs' weights
+    found = predict(model, vectors["test"])
+    assert (found == labels["test"]).double().mean() > 0.85  # a line gets 0.5
+    assert accuracy > 0.85
+    again, *_ = train_mlp(vectors, labels, 2, PRESETS["dual-context"])
+    assert torch.equal(found, predict(again, vectors["test"]))
+    assert train_mlp(vectors, labels, 2, MlpSettings(1e-9, 64, patience=2))[2] <= 2  # nothing improves
     pytest.importorskip("sklearn")
-    linear = train_logistic_regression(vectors, labels)
-    assert linear.dev_accuracy < 0.7
+    assert logistic_regression(vectors, labels)[1] < 0.7
     easy = {part: torch.stack([x[:, 0], x[:, 0]], 1) for part, x in vectors.items()}
-    right = {part: (x[:, 0] > 7).long() for part, x in easy.items()}
-    assert (train_logistic_regression(easy, right).test == right["test"]).double().mean() > 0.97
+    right = {part: (x[:, 0] > 0).long() for part, x in easy.items()}
+    assert (logistic_regression(easy, right)[0] == right["test"]).double().mean() > 0.97
 
 
 def test_training_stops_and_goes_back_to_the_best_epoch(monkeypatch):
     vectors, labels = toy_vectors(50)
     seen, accuracies = [], [0.5, 0.7, 0.6, 0.7, 0.9]
-
-    def scripted(model, *rest):
-        seen.append(model[0].weight.detach().clone())
-        return accuracies[len(seen) - 1]
-
-    monkeypatch.setattr(classifiers, "_accuracy", scripted)
-    model, accuracy, epoch = fit_mlp(vectors, labels, 2, MlpSettings(0.01, 16, patience=2))
+    monkeypatch.setattr(module, "predict", lambda model, rows: seen.append(model[0].weight.detach().clone()))
+    monkeypatch.setattr(module, "_share", lambda *given: accuracies[len(seen) - 1])
+    model, accuracy, epoch = train_mlp(vectors, labels, 2, MlpSettings(0.01, 16, patience=2))
     assert (len(seen), accuracy, epoch) == (4, 0.7, 2)
     assert torch.equal(model[0].weight, seen[1])
     assert not torch.equal(seen[1], seen[3])
 
 
 def test_the_penalty_is_on_the_hidden_layer():
-    vectors, labels = toy_vectors()
+    vectors, labels = toy_vectors(100)
     norms = {}
     for penalty in (0.0, 10.0):
         settings = MlpSettings(0.01, 1, penalty=penalty, epochs=1)
-        model, _, _ = fit_mlp(standardized(vectors), labels, 2, settings)
+        model, _, _ = train_mlp(standardized(vectors), labels, 2, settings)
         norms[penalty] = [model[index].weight.square().sum().item() for index in (0, 2)]
     assert norms[10.0][0] < 0.1 * norms[0.0][0]
     assert norms[10.0][1] > 0.1 * norms[0.0][1]
@@ -217,11 +204,10 @@ def test_probe_of_a_model(folders, lines):
     parts = load(str(folders("transformer")))
     short = [line for line in lines if len(line) < 60]
     task = length_task(short, sizes=(1000, 100, 100), groups=3)
-    settings = PRESETS["multi-level"]
-    vectors = vectors_of(parts, task, 0)
-    row = probe(task, vectors, 0, "mlp", settings)
-    assert row == probe(task, vectors, 0, "mlp", settings)
-    assert wilson_interval(50, 100) == (pytest.approx(0.40383, abs=1e-5), pytest.approx(0.59617, abs=1e-5))
-    assert row["low"] < row["accuracy"] < row["high"]
+    row = probe(task, vectors_of(parts, task, 0), 0, "mlp", PRESETS["multi-level"])
+    share, z = row["accuracy"] / 100, 1.959964  # Wilson's interval
+    middle, width = share + z * z / 200, z * (share * (1 - share) / 100 + z * z / 40000) ** 0.5
+    expected = [100 * (middle + side * width) / (1 + z * z / 100) for side in (-1, 1)]
+    assert [row["low"], row["high"]] == pytest.approx(expected, abs=1e-4)
     assert row["low"] > row["majority"]  # the mean of the positions says how many they are
     assert [row[name] for name in ("train", "dev", "test", "classes")] == [1000, 100, 100, len(task.classes)]

@@ -7,15 +7,11 @@ import math
 
 import numpy as np
 import pytest
-from helpers.contract import FIELDS, TINY, redraw
-from transformers import AutoModelForSeq2SeqLM
 from typer.testing import CliRunner
 
-import hf_mlnmt
 from hf_mlnmt.analysis.embeddings import correlations, cosines, read_pairs
 from hf_mlnmt.cli import app
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.data.tokenizer import save_tokenizers, train_tokenizer
 
 LINES = ["A man rides a red bicycle.", "The dog sees a woman on the street.", "Two children play in the house."]
 PAIRS = [(LINES[0], LINES[0], 5.0), (LINES[0], LINES[1], 1.0), (LINES[1], LINES[2], 2.0), (LINES[2], LINES[0], 2.0)]
@@ -62,20 +58,6 @@ def test_broken_pairs(tmp_path, text, said):
         read_pairs(tmp_path / "pairs")
 
 
-@pytest.fixture(scope="module")
-def bridge(tmp_path_factory):
-    folder, tokenizer = (
-        tmp_path_factory.mktemp("bridge"),
-        train_tokenizer(LINES * 20, vocab_size=150, byte_fallback=False),
-    )
-    fields = {**TINY, **FIELDS["bridge-rnn"], "vocab_size": len(tokenizer), "source_languages": ["de", "en"]}
-    model = AutoModelForSeq2SeqLM.from_config(hf_mlnmt.config_for("bridge-rnn", "tiny", **fields))
-    redraw(model)
-    model.save_pretrained(folder)
-    save_tokenizers(folder, tokenizer)
-    return folder
-
-
 def run(*arguments):
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if result.exception and not isinstance(result.exception, SystemExit):
@@ -83,20 +65,21 @@ def run(*arguments):
     return result
 
 
-def test_probe_of_embeddings(folders, bridge, tmp_path):
+def test_probe_of_embeddings(folders, tmp_path):
     """The command's numbers are those of `embed`'s vectors; a bridge is classified from its rows."""
     pytest.importorskip("matplotlib")
     pytest.importorskip("sklearn")
+    bridge = folders("bridge-rnn")
     (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\t{score}\n" for a, b, score in PAIRS))
     common = ["--pairs", tmp_path / "pairs.tsv", "-o", tmp_path / "out"]
-    run("analyse", "probe", f"bridge={bridge}", f"base={folders('transformer')}", *common, "--from", "de")
+    run("analyse", "probe", f"bridge={bridge}", f"base={folders('transformer')}", *common, "--from", "en")
     rows = json.loads((tmp_path / "out" / "similarity.json").read_text())["rows"]
     assert [(row["system"], row["pooling"], row["correlation"]) for row in rows[::2]] == [
         ("bridge", "flat", "Pearson"),
         ("base", "mean", "Pearson"),
     ]
     (tmp_path / "texts").write_text("".join(f"{a}\n{b}\n" for a, b, _ in PAIRS))
-    run("analyse", "embed", bridge, tmp_path / "texts", "--from", "de", "-o", tmp_path / "v.npy")
+    run("analyse", "embed", bridge, tmp_path / "texts", "--from", "en", "-o", tmp_path / "v.npy")
     vectors = np.load(tmp_path / "v.npy")
     expected = correlations(cosines(vectors[::2], vectors[1::2]), np.array([score for *_, score in PAIRS]))
     assert rows[0]["value"] == pytest.approx(expected["Pearson"][0], abs=1e-5)
@@ -105,15 +88,15 @@ def test_probe_of_embeddings(folders, bridge, tmp_path):
         "".join(f"{part}\t{i % 2}\t{LINES[i % 2]}\n" for part in ("tr", "va", "te") for i in range(6))
     )
     task = ["--senteval", tmp_path / "past_present.txt", "-o", tmp_path / "out", "--classifier", "logistic"]
-    run("analyse", "probe", f"bridge={bridge}", *task, "--from", "de", "--pooling", "1")
+    run("analyse", "probe", f"bridge={bridge}", *task, "--from", "en", "--pooling", "1")
     row = json.loads((tmp_path / "out" / "probing.json").read_text())["rows"][0]
     assert (row["layer"], row["accuracy"]) == ("row 1", 100.0)
     with pytest.raises(UserError, match="bridge: a model of several encoders is read at its bridge"):
-        run("analyse", "probe", f"bridge={bridge}", *task, "--from", "de")
+        run("analyse", "probe", f"bridge={bridge}", *task, "--from", "en")
     lines = "".join(f"{a} {b}\n" for a in LINES for b in (*LINES, "A red house.", "A man.", "Two dogs."))
     (tmp_path / "raw").write_text(lines)
     raw = ["--text", tmp_path / "raw", "--task", "bigram-shift", "--sizes", "6,4,4", "-o", tmp_path / "out"]
-    languages = ["--from", "de", "--to", "en"]
+    languages = ["--from", "en", "--to", "fr"]
     run("analyse", "probe", f"bridge={bridge}", *raw, *languages, "--pooling", "flat", "--classifier", "logistic")
     with pytest.raises(UserError, match="give layers or a pooling"):
         run("analyse", "probe", f"base={folders('transformer')}", *task, "--pooling", "mean", "--layer", 1)

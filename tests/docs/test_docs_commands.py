@@ -47,16 +47,8 @@ RUN_BY_TESTS = {
     "docs/scores.md": "tests/evaluation/test_docs.py",
     "docs/tutorial.md": "tests/docs/test_tutorial.py",
 }
-SHELL = {
-    "cat",
-    "echo",
-    "export",
-    "head",
-    "printf",
-    "python3",
-    "source",
-    "tail",
-}  # what they do is seen where a page's blocks are run whole
+# What these do is seen where a page's blocks are run whole.
+SHELL = {"cat", "echo", "export", "head", "printf", "python3", "source", "tail"}
 OTHERS = {"accelerate", "curl", "docker", "hf-mlnmt", "serve", "torchrun"}  # curl, docker and serve are not tried here
 NAMES = {"T": "data/multi30k/test_2016_flickr"}  # what docs/studies/analysis.md says its short names stand for
 MODELS = {"transformer", "enc-dc", "m-10", "accumulated-weight", "iter-c-agg", "ms-1", "ms-1-aif"}
@@ -70,31 +62,16 @@ RUN = {
     "schedule.restarts": 0,
 }
 # What makes a verb's work small; the last of two options counts.
-SMALLER: dict[str, list[str]] = {
-    "analyse attention": ["--sample", "5"],
-    "analyse cost": [
-        "--shape",
-        "tiny",
-        "--rounds",
-        "1",
-        "--length",
-        "3",
-        "--batch",
-        "2",
-        "--vocabulary",
-        "50",
-        "--steps",
-        "1",
-        "--tokens",
-        "20",
-    ],
-    "analyse fusion-grid": ["--sentences", "2", "--beams", "1"],
-    "analyse masking": ["--trials", "10", "--bootstrap", "10", "--beams", "1"],
-    "analyse probe": ["--sizes", "60,20,20", "--task", "length", "--classifier", "logistic"],
-    "compare": ["--trials", "10", "--bootstrap", "10"],
-    "evaluate": ["--bootstrap", "10"],
-    "model reranker": ["--beams", "2", "--max-new-tokens", "4"],
-    "sweep": ["--dry-run"],
+SMALLER = {
+    "analyse attention": "--sample 5",
+    "analyse cost": "--shape tiny --rounds 1 --length 3 --batch 2 --vocabulary 50 --steps 1 --tokens 20",
+    "analyse fusion-grid": "--sentences 2 --beams 1",
+    "analyse masking": "--trials 10 --bootstrap 10 --beams 1",
+    "analyse probe": "--sizes 60,20,20 --task length --classifier logistic",
+    "compare": "--trials 10 --bootstrap 10",
+    "evaluate": "--bootstrap 10",
+    "model reranker": "--beams 2 --max-new-tokens 4",
+    "sweep": "--dry-run",
 }
 
 
@@ -210,7 +187,7 @@ def test_it_is_a_command_and_runs(one: Command, stand_ins: StandIns, here: Path,
         first = next(other for other in OURS if other.page == one.page and "train" in other.words)
         words += [*settings(words), *(["--dry-run"] if one is not first else [])]
     text = Path(one.source).read_text("utf-8") if one.source else "Hello.\n"
-    done = CliRunner().invoke(app, [*words, *SMALLER.get(verb, [])], input=text)
+    done = CliRunner().invoke(app, [*words, *SMALLER.get(verb, "").split()], input=text)
     assert done.exit_code == 0, (done.output[-1500:], done.exception)
 
 

@@ -58,25 +58,23 @@ def test_links_that_lead_nowhere_are_seen(tmp_path):
     ]
 
 
-def test_sections_of_docstrings():
+@pytest.mark.parametrize(
+    ("docstring", "page"),
+    [
+        (
+            "Reads <file>. Twice.\n\nRaises: UserError for\n    a bad one.",
+            "Reads `<file>`. Twice.\n\n\nRaises:\n    UserError: for a bad one.\n",
+        ),
+        ("Both end with </s>.", "Both end with `</s>`."),
+        ("It is [Q^1 .. Q^n]\n[K^1 .. K^n]^T.", "It is `[Q^1 .. Q^n]`\n`[K^1 .. K^n]`^T."),
+        ("(1) a = b\n(2) c = d\nand (3) e", "(1) a = b  \n(2) c = d\nand (3) e"),
+        ("Adds.\n\n>>> 1 + 1\n2\n\nEnd.", "Adds.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nEnd."),
+        ("The loss:\n    a + b\n\nArgs:\n    a: it.", "The loss:\n```text\na + b\n```\n\nArgs:\n    a: it."),
+    ],
+)
+def test_docstrings_have_sections_and_nothing_that_markdown_would_swallow(docstring, page):
     pytest.importorskip("griffe", reason="needs the extra site")
-    as_sections = loaded("docstrings").as_sections
-    assert as_sections("Reads <file>. Twice.\n\nRaises: UserError for\n    a bad one.") == (
-        "Reads `<file>`. Twice.\n\n\nRaises:\n    UserError: for a bad one.\n"
-    )
-
-
-def test_what_markdown_would_swallow_in_docstrings():
-    pytest.importorskip("griffe", reason="needs the extra site")
-    as_sections = loaded("docstrings").as_sections
-    assert as_sections("Both end with </s>.") == "Both end with `</s>`."
-    assert as_sections("It is [Q^1 .. Q^n]\n[K^1 .. K^n]^T.") == "It is `[Q^1 .. Q^n]`\n`[K^1 .. K^n]`^T."
-    assert as_sections("(1) a = b\n(2) c = d\nand (3) e") == "(1) a = b  \n(2) c = d\nand (3) e"
-    assert as_sections("Adds.\n\n>>> 1 + 1\n2\n\nEnd.") == "Adds.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nEnd."
-    assert (
-        as_sections("The loss:\n    a + b\n\nArgs:\n    a: it.")
-        == "The loss:\n```text\na + b\n```\n\nArgs:\n    a: it."
-    )
+    assert loaded("docstrings").as_sections(docstring) == page
 
 
 def test_each_family_has_a_drawing_that_fits():

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
-import signal
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import typer
-from helpers.model_folders import SENTENCES, write_model
 from typer.testing import CliRunner
 
 import hf_mlnmt.generation
@@ -21,8 +18,6 @@ from hf_mlnmt.cli.evaluate import evaluate
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation import read_comparison, score
 from hf_mlnmt.evaluation.outputs import read_texts
-from hf_mlnmt.generation.translating.call import TranslationCall
-from hf_mlnmt.generation.translating.journal import Journal
 
 app = typer.Typer()
 app.command()(evaluate)
@@ -70,15 +65,6 @@ def model(files: Path) -> Path:
     return files / "run"
 
 
-def test_without_a_terminal_a_line_says_how_far_scoring_is(files: Path, monkeypatch) -> None:
-    command = ["evaluate", "-i", files / "a.txt", "-r", files / "test.de", "-m", "TER", "--bootstrap", 0]
-    monkeypatch.setattr("hf_mlnmt.cli.terminal.EVERY", 0.0)
-    shown = CliRunner().invoke(app, [str(word) for word in command], catch_exceptions=False).stderr
-    assert re.search(r"TER.*: \d+ of 104", shown), shown
-    monkeypatch.setattr("hf_mlnmt.cli.terminal.EVERY", 60.0)
-    assert " of 104" not in CliRunner().invoke(app, [str(word) for word in command], catch_exceptions=False).stderr
-
-
 def test_evaluate_a_file(files: Path, systems, references, monkeypatch) -> None:
     monkeypatch.setattr("sys.argv", ["/usr/bin/hf-mlnmt", "evaluate", "-i", "a.txt"])
     output = files / "results" / "a.json"
@@ -115,33 +101,10 @@ def test_evaluate_a_model(files: Path, model: Path, pipeline, systems) -> None:
     output = files / "r.json"
     paths = ("-s", files / "source.en", "-r", files / "test.de", "-o", output)
     run("evaluate", model, *paths, "--beams", 6, "--length-penalty", 1.1, "--device", "cpu", "--bootstrap", 0)
-    assert pipeline == [
-        ("run", {"device": "cpu"}),
-        {"num_beams": 6, "length_penalty": 1.1, "progress": True},
-    ]
+    assert pipeline == [("run", {"device": "cpu"}), {"num_beams": 6, "length_penalty": 1.1, "progress": True}]
     content = json.loads(output.read_text())
     assert content["parameters"] == 1234
     assert content["decoding"] == {"num_beams": 6, "length_penalty": 1.1, "max_length": 20}
-
-
-def test_stopped_it_goes_on_with_the_translations_that_are_saved(tmp_path, monkeypatch) -> None:
-    for name in ("in.en", "ref.de"):
-        (tmp_path / name).write_text("".join(f"{text}\n" for text in SENTENCES))  # 200, in windows of 64 and 136
-    command = ["evaluate", write_model(tmp_path / "model"), "-s", tmp_path / "in.en", "-r", tmp_path / "ref.de"]
-    command += ["--max-new-tokens", 4, "--bootstrap", 0, "-m", "BLEU", "--save-translations"]
-    expected = run(*command, tmp_path / "whole.de.gz")
-    append, cut, texts = Journal.append, TranslationCall.cut, []
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "append", lambda *given: append(*given) or signal.raise_signal(signal.SIGINT))
-        assert CliRunner().invoke(app, [str(part) for part in (*command, tmp_path / "out.de.gz")]).exit_code
-    assert not (tmp_path / "out.de.gz").exists()
-    monkeypatch.setattr(
-        TranslationCall, "cut", lambda self, lines, *more: texts.extend(lines) or cut(self, lines, *more)
-    )
-    assert run(*command, tmp_path / "out.de.gz") == expected
-    assert len(texts) == 136
-    assert (tmp_path / "out.de.gz").read_bytes() == (tmp_path / "whole.de.gz").read_bytes()
-    assert len(read_texts(tmp_path / "out.de.gz")) == 200
 
 
 def test_names_of_other_languages_are_refused(files: Path, model: Path, pipeline) -> None:
@@ -173,7 +136,8 @@ def test_a_results_file_grows_and_keeps_what_training_wrote(files: Path) -> None
     assert output.read_bytes() == before
 
 
-def test_compare_files_and_models(files: Path, model: Path, pipeline) -> None:
+def test_compare_files_and_models(files: Path, model: Path, pipeline, undraw) -> None:
+    undraw()
     output = files / "out"
     named = (f"base={files / 'b.txt'}", f"new={model}", files / "c.txt")
     quick = ("--bootstrap", 20, "--trials", 20, "-o", output)

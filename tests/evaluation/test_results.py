@@ -46,13 +46,7 @@ def test_reading_keeps_everything(tmp_path: Path, systems, references) -> None:
     assert json.loads(path.read_text())["alignment"] == {"aer": 0.3}
 
 
-def test_a_score_cannot_be_filed_under_the_other_protocol(systems, references) -> None:
-    cased = score_protocols(systems["a"], references, bootstrap=0)["cased"]
-    with pytest.raises(ValueError, match="classic"):
-        Results(system="x").add_scores("test", {"classic": cased})
-
-
-NAN, HUGE, LARGE = ({"test": {"cased": {"BLEU": {"score": value}}}} for value in (float("nan"), -1e300, 2e6))
+NAN = {"test": {"cased": {"BLEU": {"score": float("nan")}}}}
 
 
 @pytest.mark.parametrize(
@@ -76,9 +70,6 @@ NAN, HUGE, LARGE = ({"test": {"cased": {"BLEU": {"score": value}}}} for value in
         ({"scores": {"test": None}}, "scores.test: expected a JSON object"),
         ({"scores": {"t": {"cased": {"BLEU": 30.5}}}}, r"scores\.t.*: expected "),
         ({"scores": NAN}, "scores.test.cased.BLEU.score: expected"),
-        ({"scores": HUGE}, r"scores.test.cased.BLEU.score is -1e\+300, which is no measured number"),
-        ({"scores": LARGE}, r"scores.test.cased.BLEU.score is 2000000.0, which is no measured number"),
-        ({"parameters": 10**16}, "parameters is 10000000000000000, which is no measured number"),
         *[
             ({key: []}, rf"{key}: expected a JSON object")
             for key in ("scores", "outputs", "decoding", "versions", "significance")

@@ -63,14 +63,6 @@ def test_a_clear_difference_is_marked_and_none_is_not(systems, references) -> No
     assert "equal" in console.export_text()
 
 
-def test_marks_are_not_of_sacrebleus_p_values(systems, references) -> None:
-    """One sentence differs: sacreBLEU's randomisation calls that significant, nothing can."""
-    other = [systems["a"][0] + " Haus", *systems["a"][1:]]
-    comparison = compare({"a": systems["a"], "other": other}, references, metrics=["BLEU"], bootstrap=50, trials=200)
-    assert numbers_of(comparison, "other")["approximate_randomisation"] == 1
-    assert comparison.mark("other", "test", "cased", "BLEU") == ""
-
-
 def test_few_sentences_give_no_p_value(systems, references) -> None:
     few = FEWEST_SENTENCES - 1
     options = {"metrics": ["BLEU"], "bootstrap": 200, "trials": 400}
@@ -111,9 +103,9 @@ def test_protocols_are_kept_apart(comparison) -> None:
 
 
 def test_refused(systems, references) -> None:
-    with pytest.raises(UserError, match="at least one other"):
+    with pytest.raises(UserError, match="needs a baseline and another system"):
         compare({"a": systems["a"]}, references)
-    with pytest.raises(UserError, match="short: 103, reference 1: 104"):
+    with pytest.raises(UserError, match=r"short: Different numbers of lines \(the output: 103, reference 1: 104"):
         compare({"a": systems["a"], "short": systems["b"][1:]}, references)
     with pytest.raises(UserError, match="0 samples"):
         compare(systems, references, bootstrap=0)

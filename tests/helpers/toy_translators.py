@@ -38,9 +38,7 @@ def bpe(codes=()):
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=["<pad>", "</s>", "<unk>", "<s>", "<mask>", *codes],
-        show_progress=False,
+        vocab_size=400, special_tokens=["<pad>", "</s>", "<unk>", "<s>", "<mask>", *codes], show_progress=False
     )
     backend.train_from_iterator(SENTENCES, trainer)
     backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])

@@ -88,9 +88,8 @@ def test_a_tokenizer_does_not_say_how_it_was_loaded(published):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"steps_per_second": float("nan")}, "steps_per_second is nan, which is no measured number"),
-        ({"budget": {"steps": 1, "seconds": -1e300}}, "budget.seconds is -1e\\+300"),
-        ({"scores": {"t": {"cased": {"BLEU": {"score": 1.0, "ci": [0.0, 1e300]}}}}}, r"scores.t.cased.BLEU.ci.1 is 1e"),
+        ({"steps_per_second": float("nan")}, "steps_per_second: expected a number, not NaN"),
+        ({"budget": {"steps": 1, "seconds": float("inf")}}, "budget.seconds: expected a number, not Infinity"),
     ],
 )
 def test_numbers_that_nobody_measured_are_refused(trained_folder, tmp_path, quick, changes, message):

@@ -19,7 +19,7 @@ from hf_mlnmt.recipe.reading import find_recipe
 from hf_mlnmt.reports import describe, parameters_by_part
 from hf_mlnmt.reports.description import _system as description_of_system
 from hf_mlnmt.reports.description import describe_machine, render, render_machine
-from hf_mlnmt.reports.parameters import beyond_baseline, model_of_config, of_a_pair
+from hf_mlnmt.reports.parameters import model_of_config, of_a_pair
 from hf_mlnmt.training import read_recipe
 from hf_mlnmt.training.model_making import config_of_recipe
 from hf_mlnmt.training.preflight import expected_tokenizers
@@ -105,12 +105,6 @@ def test_untied_and_added_parts():
     assert parts["bridge"] == 8
     untied = type(model)(type(model.config)(**{**model.config.to_dict(), "tie_word_embeddings": False}))
     assert parameters_by_part(untied)["output projection"] == 40 * D
-
-
-def test_what_a_family_adds_to_the_baseline():
-    """S-Agg adds L matrices of d x d, 1.6 million at the base shape."""
-    assert beyond_baseline(config_for("transformer")) == 0
-    assert beyond_baseline(config_for("s-agg")) == 6 * 512 * 512
 
 
 def test_what_a_pair_of_languages_uses(tmp_path):

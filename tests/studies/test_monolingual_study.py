@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from monolingual_tables import LAYOUTS, study_page, study_pages, study_tables
 
 from hf_mlnmt.common.errors import UserError
@@ -63,19 +62,6 @@ def test_the_order_makes_every_moments_table_useful(make):
     }  # fmt: skip
 
 
-def test_back_translation_begins_as_pre_trained(make):
-    """Of two folders or of one run; the corpus is that of the row without pre-training."""
-    study = make()
-    plain, parts, whole = (
-        study.rows.row(study.settings[0], name, 1) for name in ("bt-beam-1", "bt-pretrain", "bt-pretrain-long")
-    )
-    assert parts.recipe["data"] == whole.recipe["data"] == plain.recipe["data"]
-    assert set(parts.recipe["init_from"]) == {"encoder", "all"}
-    alone = study.rows.row(study.settings[0], "pretrain-together-long", 1)
-    assert whole.recipe["init_from"] == alone.recipe["init_from"]
-    assert "init_from" not in plain.recipe
-
-
 def test_an_unknown_row_is_named(make):
     with pytest.raises(UserError, match="did you mean 'parallel'"):
         make("--rows", "paralel").names()
@@ -125,14 +111,6 @@ def test_a_fused_search_becomes_a_run_like_its_models(study_module, make, tmp_pa
     assert "--beta 0.1" in made["made_by"][0]
 
 
-def test_set_reaches_every_recipe(make):
-    study = make("--directions", "de-en", "--pairs", "10", "--set", "batch.tokens=99", "--rows", "pretrain-both")
-    for work in study.works().values():
-        study.write_recipe(work)
-    for path in Path("runs/recipes").glob("*.yaml"):
-        assert yaml.safe_load(path.read_text())["batch"]["tokens"] == 99
-
-
 def test_what_an_earlier_queue_found_stays(make, study_module, monkeypatch):
     """A new queue begins without the folders of the one before: its facts are added to those in --results."""
     study = make("--results", "results")
@@ -180,18 +158,6 @@ def test_the_tables_hold_what_is_there_and_nothing_else(tmp_path):
     shutil.copytree(folder, tmp_path / "results" / "toy" / folder.name)
     pages = study_pages(tmp_path)
     assert pages == {tmp_path / "results" / "toy" / "README.md": study_page(tmp_path / "results" / "toy")}
-
-
-def test_a_setting_is_in_the_tables_that_it_has_rows_for(tmp_path):
-    content = {"schema": "hf_mlnmt.comparison/3", "settings": {}, "systems": {}, "compares": "methods"}
-    for setting, row in (("deen-10", "bt-beam-2"), ("deen-20", "fusion-symbol-biling")):
-        for system in (f"parallel.{setting}", f"{row}.{setting}"):
-            write_results(tmp_path / setting, system, 30.0)
-        write_json(tmp_path / setting / COMPARISON, {**content, "baseline": f"parallel.{setting}"})
-    tables = study_tables(tmp_path)
-    assert list(tables["ratios"].columns) == ["", "deen-10 val", "deen-10 test", "seeds"]
-    assert list(tables["fusion"].columns) == ["", "deen-20 val", "deen-20 test", "seeds"]
-    assert [row[-1] for row in tables["fusion"].rows] == ["1", "1"]
 
 
 def test_every_row_of_the_study_has_a_place_in_a_table(study_module):
