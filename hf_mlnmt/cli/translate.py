@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import typer
+
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import EVERY, argument, decoding_options, option
 from hf_mlnmt.common.errors import OptionError, UserError
@@ -47,6 +49,9 @@ def translate(
         "Write translations that are probably wrong here: line, warnings, source, translation (tsv).",
         "--doubtful",
     ),
+    summary: bool = _of_output(
+        False, "Say at the end how good the whole is likely to be. The model must be calibrated.", "--summary"
+    ),
     below: float | None = _of_output(
         None, "What is done with translations whose confidence is less: --mark or --leave.", "--below", min=0, max=1
     ),
@@ -80,7 +85,7 @@ def translate(
             raise UserError(f"--{name} needs --jsonl.")
     if (below is None) == (mark is not None or leave) or (mark is not None and leave):
         raise UserError("--below P needs --mark TEXT or --leave, one of the two, and they need it.")
-    if below is not None:
+    if below is not None or summary:
         decoding = replace(decoding, confidence=True)
     if scores and not jsonl:
         raise UserError("--scores needs --jsonl (n-best lists, --n-best, have scores without it).")
@@ -113,7 +118,7 @@ def translate(
     from hf_mlnmt.common.made_from import identity_of_model
     from hf_mlnmt.common.model_folder import fetch_small_files
     from hf_mlnmt.data.formats import Form, check_output, format_of
-    from hf_mlnmt.generation import TranslationPipeline
+    from hf_mlnmt.generation import TranslationPipeline, quality_of
 
     decoding, document, texts = decoding.with_languages_of(model), None, None
     memory: str | None = None
@@ -152,6 +157,8 @@ def translate(
     total = len(document.texts) if document else texts.total if texts else None
     shown = decoding.progress and not (output is None and sys.stdout.isatty())  # no bar among translations
     kept = "kept but for the last --window. The same command goes on." if about else ""
+    quality = quality_of(pipeline.model, ()) if summary else None
+    count_in: Any = quality.add if quality else lambda best: None
     with Progress(Console(stderr=True), kept, shown) as progress, opened(output, about, doubtful) as (done, write):
         if done:
             progress.say(f"going on at line {done + 1:,} of {total:,}")
@@ -163,8 +170,10 @@ def translate(
         if document:
             rows = list[str]()
             found = documents.translate_document(
-                pipeline, document, decoding, update, lambda *of: rows.append(row(*of))
+                pipeline, document, decoding, update, lambda *of: (rows.append(row(*of)), count_in(of[-1]))
             )
             write(found, len(document.texts), "".join(rows))
         elif texts:
-            texts.translate(pipeline, write, update, done, style)
+            texts.translate(pipeline, write, update, done, style, count_in)
+    if quality:
+        typer.echo(str(quality), err=True)

@@ -39,6 +39,11 @@ CASES = [
     ("二人の男が赤い家の前に立っている。", "两个男人站在一座红色的房子前面。", ""),
     ("二人の男が赤い家の前に立っている。", "两个人站在红的红的红的红的红的红的红的房子。", "loop"),
     ("Two men stand in front of a red house and talk.", "两个男人站在一座红色的房子前面谈话。", ""),
+    (
+        "A lady with tattoos takes a picture of a painting with her smartphone.",
+        "Žena s tetováním fotí na mobil obraz.",
+        "",
+    ),
     (LONG, "Ein Mann in einem blauen Hemd.", "omission"),
     ("A man eats. A dog sleeps in the sun.", "Ein Mann isst.", "omission"),
     ("A man eats. A dog sleeps.", "Ein Mann isst, während ein Hund schläft.", ""),

@@ -385,10 +385,11 @@ class TextFiles:
         update: Callable[[int], Any],
         done: int = 0,
         style: Style = Style(),
+        tell: Callable[[Hypothesis], Any] = lambda best: None,
     ) -> None:
         """Writes the translations of all lines but the first `done`; `write`, `done`: as `opened` yields them.
 
-        update: called with the number of lines translated since the last call.
+        update: called with the number of lines translated since the last call. tell: called with each translation.
         """
         from hf_mlnmt.generation.translating.call import TranslationCall
 
@@ -402,6 +403,8 @@ class TextFiles:
             before, last = head * (count == len(group)), count == self.total
             aside = (row(number, source, best[0]) for number, (source, best) in enumerate(zip(group, results), line))
             write(before + text + end * last, count, "".join(aside))
+            for best in results:
+                tell(best[0])
         if end and (count != self.total or not count):
             write(head * (not count) + end, count, "")
         if self.total is None:
