@@ -115,9 +115,6 @@ Dtype = Annotated[
     machine(..., "auto (as saved), float32, bfloat16, float16; int8 on a CPU.", autocompletion=lambda: list(DTYPES)),
 ]
 Threads = Annotated[int | None, machine(..., "CPU threads, no more than there are cores.", min=1)]
-Shard = Annotated[
-    str | None, machine(..., "Do part I of N in a job of its own; joined, parts are what one job makes.", metavar="I/N")
-]
 Trust = Annotated[bool, machine(..., "Run the code that lies beside a model; read it first.", "--trust-remote-code")]
 Revision = Annotated[str | None, machine(..., "Branch, tag or commit on the Hub.")]
 

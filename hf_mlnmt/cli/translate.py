@@ -59,7 +59,6 @@ def translate(
     leave: bool = _of_output(False, "Leave the source where the translation is --below.", "--leave"),
     fuzzy: bool = _of_output(False, "Mark translations in .po and .xliff as not reviewed.", "--fuzzy"),
     window: int = options.machine(2048, "Lines that are read and sorted by length together.", min=1),
-    shard: options.Shard = None,
     device: options.Device = None,
     dtype: options.Dtype = "auto",
     threads: options.Threads = None,
@@ -78,7 +77,6 @@ def translate(
         hf-mlnmt translate runs/demo/average test.en.gz -o test.de
         echo "Hello." | hf-mlnmt translate facebook/nllb-200-distilled-600M --from eng_Latn --to deu_Latn
         hf-mlnmt translate MODEL report.docx -o report.de.docx
-        hf-mlnmt translate MODEL news.en --shard $SLURM_ARRAY_TASK_ID/50 -o part.$SLURM_ARRAY_TASK_ID.gz
     """
     for name in ("confidence", "alternatives"):
         if getattr(decoding, name) and not jsonl:
@@ -89,13 +87,8 @@ def translate(
         decoding = replace(decoding, confidence=True)
     if scores and not jsonl:
         raise UserError("--scores needs --jsonl (n-best lists, --n-best, have scores without it).")
-    from hf_mlnmt.generation.translating.lines import Shard, Style, TextFiles, opened, row
+    from hf_mlnmt.generation.translating.lines import Style, TextFiles, opened, row
 
-    part = Shard.parse(shard) if shard is not None else None
-    if part and decoding.depends_on_all_before:
-        raise UserError(
-            "--shard with --sample needs --draws text, and does not know --mbr, which follows from all before."
-        )
     given = {"target_prefix": prefix_file, "force_phrases": must_file, "bad_phrases": must_not_file}
     files_of = {name: file for name, file in given.items() if file is not None}
     if both := next((name for name in files_of if getattr(decoding, name) is not None), None):
@@ -124,7 +117,7 @@ def translate(
     memory: str | None = None
     if named := None if format else next(filter(documents.is_document, inputs), None):
         lists: dict[str, Any] = {"--n-best": decoding.num_return_sequences, "--alignments": decoding.alignments}
-        lists |= {"--jsonl": jsonl, "--shard": shard, "a file of lines": files_of, "--below": below is not None}
+        lists |= {"--jsonl": jsonl, "a file of lines": files_of, "--below": below is not None}
         lists |= {"a second file": inputs[1:]}
         options.refuse(lists, f"{named} is translated as one document, not line by line. Leave it out.")
         if output is not None:
@@ -143,7 +136,7 @@ def translate(
         elif output is not None:
             check_output(output, *inputs)
         form: Form = "any" if format else "column" if memory else "lines"
-        texts = TextFiles(inputs, decoding, files_of, window, part, form)
+        texts = TextFiles(inputs, decoding, files_of, window, form)
     check_files(model, inputs, list(files_of.values()), decoding.told)
     options.use_machine(threads)
     how: dict[str, Any] = {"revision": revision} if revision else {}

@@ -11,7 +11,7 @@ import sacrebleu
 from hf_mlnmt import UserError
 from hf_mlnmt.generation.choosing import minimum_risk
 from hf_mlnmt.generation.choosing.commands import LineScorer
-from hf_mlnmt.generation.choosing.minimum_risk import MinimumRisk, choose, expected_utilities, utility_of
+from hf_mlnmt.generation.choosing.minimum_risk import MinimumRisk, expected_utilities, utility_of
 from hf_mlnmt.generation.translating.options import DecodingOptions
 
 SAMPLES = ["a man rides a bike", "a man rides a bicycle", "man on bike", "a man rides a bike", "", "the cat", "a a a a"]
@@ -78,12 +78,7 @@ def test_bleu_of_a_pair_adds_one_to_counts_of_several_words(candidate, reference
 )
 def test_a_wrong_utility_is_one_message(utility, message):
     with pytest.raises(UserError, match=message):
-        choose(["x"], [SAMPLES], utility)
-
-
-def test_without_candidates_there_is_nothing_to_choose():
-    with pytest.raises(UserError, match="text 2: there are none"):
-        choose(["x", "y"], [["a"], []], overlap)
+        MinimumRisk(utility).best("x", SAMPLES)
 
 
 def command(tmp_path, text):
@@ -249,7 +244,7 @@ def test_choose_takes_files_of_systems_columns_and_lists(tmp_path, capsys):
     (tmp_path / "columns.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
     listed = [f"{i} ||| {text} ||| -1.5\n" for i, row in enumerate(rows) for text in row]
     (tmp_path / "list").write_text("".join(listed))
-    expected = "".join(f"{line}\n" for line in choose(["", ""], rows, "bleu"))
+    expected = "".join(f"{MinimumRisk('bleu').best('', row)}\n" for row in rows)
     assert chosen(*(tmp_path / f"{number}.de" for number in range(3))) == expected
     assert chosen(tmp_path / "columns.tsv") == chosen(tmp_path / "list") == expected
     assert chosen(tmp_path / "list", "-o", tmp_path / "out") == ""

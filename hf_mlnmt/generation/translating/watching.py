@@ -10,7 +10,7 @@
 
 A piece of several sentences is searched again sentence by sentence, one of which much is left out in parts of up to
 PART tokens. What is seen depends on source and translation
-alone, not on other texts: batches, shards and resumed files have the same translations.
+alone, not on other texts: batches and resumed files have the same translations.
 """
 
 from __future__ import annotations
