@@ -33,12 +33,12 @@ import numpy as np
 
 from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.generation.translating.options import UTILITIES
 
 if TYPE_CHECKING:
     from hf_mlnmt.generation.translating.hypotheses import Hypothesis
 
 Utility = Callable[[str, Sequence[str], Sequence[str]], Any]
-NAMES = ("chrf", "chrf-pairwise", "bleu")
 EMBEDDINGS = "embeddings="
 
 
@@ -74,9 +74,9 @@ def utility_of(given: Any, device: str | None = None, language: str | None = Non
         return lambda source, candidates, references: np.array(
             scorer([(source, candidate, reference) for candidate in candidates for reference in references])
         ).reshape(len(candidates), len(references))
-    near = suggest(str(given), NAMES)
+    near = suggest(str(given), UTILITIES)
     raise UserError(
-        f"utility: unknown {given!r}{near}; choose {', '.join(NAMES)}, {EMBEDDINGS}MODEL, or give a command or a "
+        f"utility: unknown {given!r}{near}; choose {', '.join(UTILITIES)}, {EMBEDDINGS}MODEL, or give a command or a "
         "function."
     )
 
