@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
 from hf_mlnmt.generation import Hypothesis, Quality, TranslationPipeline, quality_of
-from hf_mlnmt.generation.choosing.confidence import calibrate, words_in_reference
+from hf_mlnmt.generation.choosing.confidence import calibrate, line_of_documents, words_in_reference
 from hf_mlnmt.generation.translating.hypotheses import CONFIDENCE, Calibration, least_by_word
 
 
@@ -144,6 +144,10 @@ def test_the_quality_of_a_document():
     assert [*verdicts.values()] == ["usable", "needs work", "needs work", "start anew"]
     assert Quality(known).chrf == 10
     assert Quality(known, [Hypothesis("a", -1, 0.0, 1)]).chrf == 90
+    text = "the dog sees a cat"
+    best = [Hypothesis(text, -1, -0.2 * 5, 5)] * 40 + [Hypothesis(text, -1, -1.6 * 5, 5)] * 40  # confidences .9 and .2
+    a, b, deviation = line_of_documents(known, best, [text] * 40 + ["xyzzy"] * 40)
+    assert (a * 0.9 + b, a * 0.2 + b, deviation) == (pytest.approx(100, abs=0.1), pytest.approx(0, abs=0.1), 0)
 
 
 def test_the_projected_quality_is_that_of_documents(calibrated):
@@ -154,6 +158,7 @@ def test_the_projected_quality_is_that_of_documents(calibrated):
     translate = TranslationPipeline.from_pretrained(str(calibrated))
     best = [row[0] for row in translate(texts, num_beams=2, max_new_tokens=12, confidence=True)]
     found = quality_of(translate.model, best)
+    assert quality_of(translate.model, [*best, Hypothesis("a", 0.0, 0.0, 1)]) is None
     assert found.chrf == pytest.approx(CHRF().corpus_score([each.text for each in best], [right]).score, abs=5)
     source = calibrated.parent / "source"
     asked = ["--beams", 2, "--max-new-tokens", 12, "--summary"]

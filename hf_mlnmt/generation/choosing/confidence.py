@@ -116,10 +116,10 @@ def calibration_of(
         for pair in zip(each.word_confidences or (), words_in_reference(each.text, right), strict=True)
     ]
     found = calibrate([mean(each) for each in best], qualities, words)
-    return replace(found, document=_of_documents(found, best, references))
+    return replace(found, document=line_of_documents(found, best, references))
 
 
-def _of_documents(calibration: Calibration, best: Sequence[Hypothesis], references: Sequence[str]) -> list[float]:
+def line_of_documents(calibration: Calibration, best: Sequence[Hypothesis], references: Sequence[str]) -> list[float]:
     """Fits equation 3; returns a, b, and the standard deviation of documents as they come from what it says."""
     from sacrebleu import CHRF
 

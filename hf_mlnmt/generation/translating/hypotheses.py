@@ -177,7 +177,9 @@ class Quality:
 
 
 def quality_of(model: Any, translations: Iterable[Hypothesis]) -> Quality | None:
-    """Returns the projected quality of a document from its translations, which have log probabilities (of a call with
-    `alignments`, `confidence` or `num_return_sequences`); None for a model without a calibration."""
-    calibration = Calibration.of(model.generation_config)
-    return calibration and Quality(calibration, translations)
+    """Returns the projected quality of a document from its translations; None for a model without a calibration, or
+    translations without log probabilities, which calls with `alignments` or `confidence` compute."""
+    calibration, given = Calibration.of(model.generation_config), list(translations)
+    if calibration is None or any(each.length and not each.log_probability for each in given):
+        return None
+    return Quality(calibration, given)
