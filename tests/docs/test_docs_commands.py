@@ -29,7 +29,7 @@ PARSED = {
     r"--processes \d|^(?:torchrun|accelerate) ": "several processes: tests/training/test_processes*.py",
     r"^hf-mlnmt serve ": "it serves until it is stopped",
     r"--memory ": "it wants a memory of its own: tests/generation/test_translation_memory.py",
-    r"SLURM": "a part of 50: tests/generation/test_shards.py",
+    r"SLURM": "a job of an array",
     r"^hf-mlnmt train --student ": "it wants 200 pairs: tests/training/test_students.py",
     r"^hf-mlnmt train --pair ": "it wants 200 pairs: tests/training/test_pair.py, tests/docs/test_tutorial.py",
     r"train multi30k-\w+-(captions|student)": "it takes what the commands before it make of all captions",
@@ -55,6 +55,7 @@ SHELL = {
     "printf",
     "python3",
     "source",
+    "split",
     "tail",
 }  # what they do is seen where a page's blocks are run whole
 OTHERS = {"accelerate", "curl", "docker", "hf-mlnmt", "serve", "torchrun"}  # curl, docker and serve are not tried here
