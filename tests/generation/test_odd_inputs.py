@@ -158,6 +158,8 @@ ODD_KEYS = [
     ("max_time", "long", 'max_time: expected a number, not "long"'),
     ("max_length", 10**12, "max_length: 1000000000000 is not a whole number from 2"),
     ("guidance_scale", 5, "guidance_scale: must be at most 1"),
+    ("length_ratio", "long", "length_ratio: 'long' is not a number"),
+    ("length_ratio", 0, "length_ratio: must be at least 0.01"),
     ("eos_token_id", 4444, "eos_token_id: 4444 is no number of a token, from 0 to"),
     ("eos_token_id", [1, 4444], "eos_token_id: 4444 is no number of a token"),
     ("decoder_start_token_id", -1, "decoder_start_token_id: -1 is no number of a token"),

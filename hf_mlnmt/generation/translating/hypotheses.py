@@ -88,8 +88,9 @@ def least_by_word(tokenizer: Any, ids: Sequence[int], logs: Sequence[float], tex
 class Calibration:
     """The parameters by which a model's scores become confidences: equations 1 to 3 of choosing/confidence.py.
 
-    scores, values: knots of (1), ascending. word: a and b of (2). document: a and b of (3), and the standard deviation
-    of what it says from the chrF of documents. sentences: how many sentences these were fitted to.
+    scores, values: knots of (1), ascending. word: a and b of (2). sentences: how many sentences these were fitted to.
+    document: a and b of (3), and the standard deviation of (3) from the chrF of documents; a calibration that was made
+    before there was (3) has m itself, and the deviation 4 (docs/studies/decoding.md measures it).
     """
 
     scores: list[float]

@@ -74,6 +74,7 @@ NUMBERS = {
     "min_p": Range(0, 1),
     "top_n_sigma": Range(0, above=True),
     **dict.fromkeys(("alpha", "beta", "diversity_penalty", "memory_weight"), Range(0)),
+    "length_ratio": Range(0.01, 100),  # of generation configs alone (watching.py)
     "guidance_scale": Range(1, 1),  # other values need a model without a source
 }
 
