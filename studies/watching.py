@@ -33,4 +33,4 @@ def count(sources: list[str], translations: list[str], ratio: float | None = Non
 
 
 if __name__ == "__main__":
-    count(*map(read_texts, sys.argv[1:3]), *map(float, sys.argv[3:]))
+    count(read_texts(sys.argv[1]), read_texts(sys.argv[2]), float(sys.argv[3]) if sys.argv[3:] else None)

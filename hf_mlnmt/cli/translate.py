@@ -162,9 +162,12 @@ def translate(
         progress.show(done, total)
         if document:
             rows = list[str]()
-            found = documents.translate_document(
-                pipeline, document, decoding, update, lambda *of: (rows.append(row(*of)), count_in(of[-1]))
-            )
+
+            def tell(number: int, text: str, best: Any) -> None:
+                rows.append(row(number, text, best))
+                count_in(best)
+
+            found = documents.translate_document(pipeline, document, decoding, update, tell)
             write(found, len(document.texts), "".join(rows))
         elif texts:
             texts.translate(pipeline, write, update, done, style, count_in)
