@@ -23,8 +23,8 @@ from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 
 import hf_mlnmt
+from hf_mlnmt.export import ctranslate2 as conversion
 from hf_mlnmt.export import marian as export_marian
-from hf_mlnmt.generation.translating import ctranslate2 as conversion
 from hf_mlnmt.modeling.stack import SinusoidalPositions
 from hf_mlnmt.search.cpu.int8 import in_int8
 

@@ -229,21 +229,25 @@ class Study:
     def of_samples(self, name: str) -> tuple[list[str], dict[str, Any]]:
         """Chooses the cutoff on val, then among the samples of the test set by a utility."""
         from hf_mlnmt.evaluation.scores import score
-        from hf_mlnmt.generation.choosing.minimum_risk import choose
+        from hf_mlnmt.generation.choosing.minimum_risk import MinimumRisk
 
         before, utility = time.process_time(), f"embeddings={self.reverse}" if name == "embeddings" else name
+        best = MinimumRisk(utility).best
         sources, references = (lines[:CHOSEN_ON] for lines in self.val)
         on_val = {}
         for cutoff in CUTOFFS:
-            lines = choose(sources, self.drawn("val", sources, cutoff)[0], utility)
+            lines = [*map(best, sources, self.drawn("val", sources, cutoff)[0])]
             found = score(lines, references, language=self.languages[1], metrics=["BLEU"], bootstrap=0)
             on_val[f"{cutoff:g}"] = round(found["BLEU"], 4)
         cutoff = max(CUTOFFS, key=lambda each: on_val[f"{each:g}"])
         samples, of_samples = self.drawn(TEST, self.test[0], cutoff)
         more = {"decoding": {"mbr": SAMPLES, "utility": utility, "epsilon_cutoff": cutoff}, "val": on_val}
         of_settings = time.process_time() - before
-        chosen = choose(self.test[0], samples, utility)
-        return chosen, {**more, "settings_seconds": of_settings, "samples_seconds": of_samples}
+        return [*map(best, self.test[0], samples)], {
+            **more,
+            "settings_seconds": of_settings,
+            "samples_seconds": of_samples,
+        }
 
     def constrained(self, kind: str) -> tuple[list[str], dict[str, Any]]:
         """Translates with what is asked of each text; says how much of it is there, and was there by itself."""

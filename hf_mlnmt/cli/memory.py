@@ -78,7 +78,7 @@ def tune(
     from hf_mlnmt.common.table import Number, Table
     from hf_mlnmt.data.lines import read_lines
     from hf_mlnmt.evaluation.scores import score
-    from hf_mlnmt.generation import TranslationPipeline
+    from hf_mlnmt.generation import TranslationCall, TranslationPipeline
 
     check_files(model, [source], [reference], decoding.told)
     options.use_machine()
@@ -89,7 +89,8 @@ def tune(
     rows: list[dict[str, Any]] = []
     for value in sorted(set(weight)):
         told = replace(decoding, memory=memory, memory_weight=value)
-        found = score([best.text for best in pipeline.translate_lines(texts, decoding=told)], right, bootstrap=0)
+        ranked = TranslationCall(pipeline, told).translate(texts, 1, lambda done: None)
+        found = score([best[0].text for best in ranked], right, bootstrap=0)
         rows.append({"weight": value, "BLEU": found["BLEU"], "chrF": found["chrF"]})
     best = max(rows, key=lambda row: row["BLEU"])
     print(

@@ -111,9 +111,6 @@ To = Annotated[str | None, option(..., "Code of the target language.", "--to", r
 Device = Annotated[str | None, machine(..., "cpu, cuda, cuda:1...; default: a GPU where there is one.")]
 Dtype = Annotated[str, machine(..., "auto (as saved), float32, bfloat16, float16; int8 on a CPU.")]
 Threads = Annotated[int | None, machine(..., "CPU threads, no more than there are cores.", min=1)]
-Shard = Annotated[
-    str | None, machine(..., "Do part I of N in a job of its own; joined, parts are what one job makes.", metavar="I/N")
-]
 Trust = Annotated[bool, machine(..., "Run the code that lies beside a model; read it first.", "--trust-remote-code")]
 Revision = Annotated[str | None, machine(..., "Branch, tag or commit on the Hub.")]
 

@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import typer
+
 from hf_mlnmt.cli import options
 from hf_mlnmt.cli.options import EVERY, argument, decoding_options, option
 from hf_mlnmt.common.errors import OptionError, UserError
@@ -36,12 +38,12 @@ def translate(
     doubtful: Path | None = _of_output(
         None, "File of translations probably wrong (tsv): line, warnings, source, text."
     ),
+    summary: bool = _of_output(False, "Say how good the whole is likely to be; the model must be calibrated."),
     below: float | None = _of_output(None, "--mark or --leave what has less confidence.", min=0, max=1),
     mark: str | None = _of_output(None, "Put before translations --below."),
     leave: bool = _of_output(False, "Leave the source where the translation is --below."),
     fuzzy: bool = _of_output(False, "Mark translations in .po and .xliff as not reviewed."),
     window: int = options.machine(2048, "Lines that are read and sorted by length together.", min=1),
-    shard: options.Shard = None,
     device: options.Device = None,
     dtype: options.Dtype = "auto",
     threads: options.Threads = None,
@@ -60,24 +62,18 @@ def translate(
         hf-mlnmt translate runs/demo/average test.en.gz -o test.de
         echo "Hello." | hf-mlnmt translate facebook/nllb-200-distilled-600M --from eng_Latn --to deu_Latn
         hf-mlnmt translate MODEL report.docx -o report.de.docx
-        hf-mlnmt translate MODEL news.en --shard $SLURM_ARRAY_TASK_ID/50 -o part.$SLURM_ARRAY_TASK_ID.gz
     """
     for name in ("confidence", "alternatives"):
         if getattr(decoding, name) and not jsonl:
             raise UserError(f"--{name} needs --jsonl.")
     if (below is None) == (mark is not None or leave) or (mark is not None and leave):
         raise UserError("--below P needs --mark TEXT or --leave, one of the two, and they need it.")
-    if below is not None:
+    if below is not None or summary:
         decoding = replace(decoding, confidence=True)
     if scores and not jsonl:
         raise UserError("--scores needs --jsonl (n-best lists, --n-best, have scores without it).")
-    from hf_mlnmt.generation.translating.lines import Shard, Style, TextFiles, opened, row
+    from hf_mlnmt.generation.translating.lines import Style, TextFiles, opened, row
 
-    part = Shard.parse(shard) if shard is not None else None
-    if part and decoding.depends_on_all_before:
-        raise UserError(
-            "--shard with --sample needs --draws text, and does not know --mbr, which follows from all before."
-        )
     given = {"target_prefix": prefix_file, "force_phrases": must_file, "bad_phrases": must_not_file}
     files_of = {name: file for name, file in given.items() if file is not None}
     if both := next((name for name in files_of if getattr(decoding, name) is not None), None):
@@ -100,13 +96,13 @@ def translate(
     from hf_mlnmt.common.made_from import identity_of_model
     from hf_mlnmt.common.model_folder import fetch_small_files
     from hf_mlnmt.data.formats import Form, check_output, format_of
-    from hf_mlnmt.generation import TranslationPipeline
+    from hf_mlnmt.generation import TranslationPipeline, quality_of
 
     decoding, document, texts = decoding.with_languages_of(model), None, None
     memory: str | None = None
     if named := None if format else next(filter(documents.is_document, inputs), None):
         lists: dict[str, Any] = {"--n-best": decoding.num_return_sequences, "--alignments": decoding.alignments}
-        lists |= {"--jsonl": jsonl, "--shard": shard, "a file of lines": files_of, "--below": below is not None}
+        lists |= {"--jsonl": jsonl, "a file of lines": files_of, "--below": below is not None}
         lists |= {"a second file": inputs[1:]}
         options.refuse(lists, f"{named} is translated as one document, not line by line. Leave it out.")
         if output is not None:
@@ -125,7 +121,7 @@ def translate(
         elif output is not None:
             check_output(output, *inputs)
         form: Form = "any" if format else "column" if memory else "lines"
-        texts = TextFiles(inputs, decoding, files_of, window, part, form)
+        texts = TextFiles(inputs, decoding, files_of, window, form)
     check_files(model, inputs, list(files_of.values()), decoding.told)
     options.use_machine(threads)
     how: dict[str, Any] = {"revision": revision} if revision else {}
@@ -139,6 +135,8 @@ def translate(
     total = len(document.texts) if document else texts.total if texts else None
     shown = decoding.progress and not (output is None and sys.stdout.isatty())  # no bar among translations
     kept = "kept but for the last --window. The same command goes on." if about else ""
+    quality = quality_of(pipeline.model, ()) if summary else None
+    count_in: Any = quality.add if quality else lambda best: None
     with Progress(Console(stderr=True), kept, shown) as progress, opened(output, about, doubtful) as (done, write):
         if done:
             progress.say(f"going on at line {done + 1:,} of {total:,}")
@@ -149,9 +147,14 @@ def translate(
         progress.show(done, total)
         if document:
             rows = list[str]()
-            found = documents.translate_document(
-                pipeline, document, decoding, update, lambda *of: rows.append(row(*of))
-            )
+
+            def tell(number: int, text: str, best: Any) -> None:
+                rows.append(row(number, text, best))
+                count_in(best)
+
+            found = documents.translate_document(pipeline, document, decoding, update, tell)
             write(found, len(document.texts), "".join(rows))
         elif texts:
-            texts.translate(pipeline, write, update, done, style)
+            texts.translate(pipeline, write, update, done, style, count_in)
+    if quality:
+        typer.echo(str(quality), err=True)

@@ -227,7 +227,7 @@ def exportable_to_ctranslate2(model: Any) -> Any:
 
     Raises: UserError, naming what CTranslate2 lacks, for other models than the baseline.
     """
-    from hf_mlnmt.generation.translating.ctranslate2 import lacks, single_decoder
+    from hf_mlnmt.export.ctranslate2 import lacks, single_decoder
 
     model = single_decoder(model)
     if reason := lacks(model):
@@ -240,7 +240,7 @@ def exportable_to_ctranslate2(model: Any) -> Any:
 
 def write_ctranslate2(model: Any, tokenizers: Any, folder: Path, dtype: str) -> dict[str, Any]:
     """Writes the model in CTranslate2's format and checks it. Returns and raises: as `check_ctranslate2`."""
-    from hf_mlnmt.generation.translating.ctranslate2 import write
+    from hf_mlnmt.export.ctranslate2 import write
 
     if dtype != "float32":  # rounded weights give other scores, so the conversion is also checked in float32
         with tempfile.TemporaryDirectory() as scratch:
@@ -257,7 +257,7 @@ def check_ctranslate2(folder: Path, model: Any, tokenizers: Any, dtype: str) -> 
     import torch
 
     from hf_mlnmt.export.check import LENGTH, compare
-    from hf_mlnmt.generation.translating.ctranslate2 import Translator
+    from hf_mlnmt.export.ctranslate2 import Translator
 
     # A CPU has no float16 arithmetic: float16 weights are computed with in float32.
     translator = Translator(folder, model, tokenizers, "int8" if dtype == "int8" else "float32")

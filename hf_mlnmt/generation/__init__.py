@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hf_mlnmt.generation.constraints.linked import Linked
     from hf_mlnmt.generation.translating import detection
     from hf_mlnmt.generation.translating.call import TranslationCall
-    from hf_mlnmt.generation.translating.hypotheses import Alternative, Hypothesis
+    from hf_mlnmt.generation.translating.hypotheses import Alternative, Hypothesis, Quality, quality_of
     from hf_mlnmt.generation.translating.pipeline import Translate, TranslationPipeline
     from hf_mlnmt.generation.translating.segments import CutText, EncodedPiece, check_characters, split_sentences
     from hf_mlnmt.memory.index import TranslationMemory
@@ -27,6 +27,7 @@ __all__ = [
     "Hypothesis",
     "LengthPenalty",
     "Linked",
+    "Quality",
     "Translate",
     "TranslationCall",
     "TranslationMemory",
@@ -36,6 +37,7 @@ __all__ = [
     "has_modules",
     "of_texts",
     "option",
+    "quality_of",
     "split_sentences",
 ]
 _HOMES = {
@@ -44,7 +46,7 @@ _HOMES = {
     "search.rules": ("Abandoned",),
     "generation.constraints.linked": ("Linked",),
     "generation.translating.call": ("TranslationCall",),
-    "generation.translating.hypotheses": ("Alternative", "Hypothesis"),
+    "generation.translating.hypotheses": ("Alternative", "Hypothesis", "Quality", "quality_of"),
     "generation.translating.pipeline": ("Translate", "TranslationPipeline"),
     "generation.translating.segments": ("CutText", "EncodedPiece", "check_characters", "split_sentences"),
 }

@@ -29,7 +29,7 @@ PARSED = {
     r"--processes \d|^(?:torchrun|accelerate) ": "several processes: tests/training/test_processes*.py",
     r"^hf-mlnmt serve ": "it serves until it is stopped",
     r"--memory ": "it wants a memory of its own: tests/generation/test_translation_memory.py",
-    r"SLURM": "a part of 50: tests/generation/test_shards.py",
+    r"SLURM": "a job of an array",
     r"^hf-mlnmt train --student ": "it wants 200 pairs: tests/training/test_students.py",
     r"^hf-mlnmt train --pair ": "it wants 200 pairs: tests/training/test_pair.py, tests/docs/test_tutorial.py",
     r"train multi30k-\w+-(captions|student)": "it takes what the commands before it make of all captions",
@@ -48,7 +48,7 @@ RUN_BY_TESTS = {
     "docs/tutorial.md": "tests/docs/test_tutorial.py",
 }
 # What these do is seen where a page's blocks are run whole.
-SHELL = {"cat", "echo", "export", "head", "printf", "python3", "source", "tail"}
+SHELL = {"cat", "echo", "export", "head", "printf", "python3", "source", "split", "tail"}
 OTHERS = {"accelerate", "curl", "docker", "hf-mlnmt", "serve", "torchrun"}  # curl, docker and serve are not tried here
 NAMES = {"T": "data/multi30k/test_2016_flickr"}  # what docs/studies/analysis.md says its short names stand for
 MODELS = {"transformer", "enc-dc", "m-10", "accumulated-weight", "iter-c-agg", "ms-1", "ms-1-aif"}

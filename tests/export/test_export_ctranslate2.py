@@ -14,9 +14,9 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.export import export
 from hf_mlnmt.export.check import Sentences, generate
+from hf_mlnmt.export.ctranslate2 import ACTIVATIONS, write
 from hf_mlnmt.export.exporting import check_ctranslate2 as check
 from hf_mlnmt.export.exporting import exportable_to_ctranslate2 as exportable
-from hf_mlnmt.generation.translating.ctranslate2 import ACTIVATIONS, write
 from hf_mlnmt.generation.translating.loading import load
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="pip install 'hf-mlnmt[export]'")

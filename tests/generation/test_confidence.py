@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from hf_mlnmt import UserError
 from hf_mlnmt.cli import app
-from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.generation.choosing.confidence import calibrate, words_in_reference
+from hf_mlnmt.generation import Hypothesis, Quality, TranslationPipeline, quality_of
+from hf_mlnmt.generation.choosing.confidence import calibrate, line_of_documents, words_in_reference
 from hf_mlnmt.generation.translating.hypotheses import CONFIDENCE, Calibration, least_by_word
 
 
@@ -100,6 +100,9 @@ def calibrated(ours, tmp_path_factory):
 def test_a_calibrated_folder(calibrated):
     kept = json.loads((calibrated / "generation_config.json").read_text())[CONFIDENCE]
     assert kept["sentences"] == 121
+    settings = json.loads((calibrated / "generation_config.json").read_text())
+    sides = [(calibrated.parent / name).read_text("utf-8").splitlines() for name in ("reference", "source")]
+    assert settings["length_ratio"] == round(sum(map(len, sides[0])) / sum(map(len, sides[1])), 3)
     translate = TranslationPipeline.from_pretrained(str(calibrated))
     asked = {"num_beams": 2, "max_new_tokens": 12, "confidence": True}
     (best,) = translate("the dog sees the man .", **asked)
@@ -125,9 +128,50 @@ def test_translate_marks_or_leaves_what_it_is_not_sure_of(calibrated):
         assert run_command("translate", calibrated, *wrong, input=text).exit_code
 
 
+def test_the_quality_of_a_document():
+    """The mean of the texts' confidences, weighted by characters; what a memory had is sure; the thresholds."""
+    known = Calibration([-2.0, 0.0], [0.0, 1.0], [1.0, 0.0], 100, [80.0, 10.0, 3.0])
+    texts = [Hypothesis("a" * 30, -1, -4.0, 4), Hypothesis("b" * 60, -1, -1.0, 2), Hypothesis("c" * 10, 0, 0.0, 0)]
+    found = Quality(known, [*texts, Hypothesis("", 0, 0.0, 0)])
+    assert found.chrf == pytest.approx(80 * (30 * 0.5 + 60 * 0.75 + 10) / 100 + 10)
+    assert found.to_dict() == {
+        **{"projected_chrf": 66.0, "deviation": 3.0, "verdict": "usable", "texts": 3},
+        **{"usable_from": 60.0, "anew_below": 40.0},
+    }
+    verdicts = {
+        score: Quality(known, [Hypothesis("a", -1, score, 1)]).verdict for score in (-0.75, -0.76, -1.25, -1.26)
+    }
+    assert [*verdicts.values()] == ["usable", "needs work", "needs work", "start anew"]
+    assert Quality(known).chrf == 10
+    assert Quality(known, [Hypothesis("a", -1, 0.0, 1)]).chrf == 90
+    text = "the dog sees a cat"
+    best = [Hypothesis(text, -1, -0.2 * 5, 5)] * 40 + [Hypothesis(text, -1, -1.6 * 5, 5)] * 40  # confidences .9 and .2
+    a, b, deviation = line_of_documents(known, best, [text] * 40 + ["xyzzy"] * 40)
+    assert (a * 0.9 + b, a * 0.2 + b, deviation) == (pytest.approx(100, abs=0.1), pytest.approx(0, abs=0.1), 0)
+
+
+def test_the_projected_quality_is_that_of_documents(calibrated):
+    """On the development set itself; translate says the same as Python, of lines and of a document."""
+    from sacrebleu import CHRF
+
+    texts, right = ((calibrated.parent / name).read_text().splitlines() for name in ("source", "reference"))
+    translate = TranslationPipeline.from_pretrained(str(calibrated))
+    best = [row[0] for row in translate(texts, num_beams=2, max_new_tokens=12, confidence=True)]
+    found = quality_of(translate.model, best)
+    assert quality_of(translate.model, [*best, Hypothesis("a", 0.0, 0.0, 1)]) is None
+    assert found.chrf == pytest.approx(CHRF().corpus_score([each.text for each in best], [right]).score, abs=5)
+    source = calibrated.parent / "source"
+    asked = ["--beams", 2, "--max-new-tokens", 12, "--summary"]
+    assert f"{found}\n" in run_command("translate", calibrated, source, *asked).stderr
+    (page := calibrated.parent / "page.md").write_text("\n\n".join(texts))
+    said = run_command("translate", calibrated, page, *asked).stderr
+    assert f"of {len(texts)} texts: {found.verdict} (usable: from 60, needs work: from 40, start anew: below)" in said
+
+
 def test_without_a_calibration_there_is_no_confidence(pipeline):
     with pytest.raises(UserError, match="is not calibrated"):
         pipeline("a", confidence=True)
+    assert quality_of(pipeline.model, []) is None
 
 
 def test_log_probabilities_of_given_translations_are_those_of_the_search(pipeline):

@@ -38,6 +38,9 @@ def test_models_of_other_packages(foreign, family, language):
         with torch.no_grad():
             states = parts.model.get_encoder()(**parts.source([text], return_tensors="pt")).last_hidden_state
         np.testing.assert_allclose(vector, states[0].mean(0).numpy(), rtol=0, atol=1e-5)
+    missing = {"marian": ("de", "no language codes")}.get(family, (None, "source_language: needed"))
+    with pytest.raises(UserError, match=missing[1]):
+        embed_texts(load(str(foreign[family]), "cpu"), SENTENCES[:1], pooling="mean", target_language=missing[0])
     with pytest.raises(UserError, match="without an attention bridge"):
         embed_texts(parts, SENTENCES[:1], language, "flat")
 
@@ -66,10 +69,3 @@ def test_a_file_that_cannot_grow_is_named(ours, tmp_path):
     assert f"{tmp_path / 'it.npy'}: cannot be written (File too large)" in str(result.exception)
     assert CliRunner().invoke(app, [str(argument) for argument in arguments]).exit_code == 0
     assert np.load(tmp_path / "it.npy").shape == (100, 16)
-
-
-def test_a_language_that_is_needed(foreign, ours):
-    with pytest.raises(UserError, match="source_language: needed"):
-        embed_texts(load(str(foreign["m2m100"]), "cpu"), SENTENCES[:1], pooling="mean")
-    with pytest.raises(UserError, match="no language codes"):
-        embed_texts(load(str(ours), "cpu"), SENTENCES[:1], pooling="mean", target_language="de")

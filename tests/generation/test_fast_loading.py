@@ -17,6 +17,8 @@ def test_it_is_said_in_one_line(foreign, caplog):
     (line,) = [record.getMessage() for record in caplog.records]
     assert "imported as this package's baseline" in line
     assert "fast=False" in line
+    # What studies, publishes or converts a model gets the model that it names.
+    assert load(str(foreign["marian"]), "cpu").model.config.model_type == "marian"
 
 
 def test_what_cannot_be_imported_stays_as_it_is(foreign, tmp_path, caplog):
@@ -34,11 +36,6 @@ def test_what_cannot_be_imported_stays_as_it_is(foreign, tmp_path, caplog):
     assert "left as it is, because it cannot be imported" in caplog.text
     assert "eos_token_id=[0, 5]" in caplog.text
     assert any(pipeline(SENTENCES[:4]))
-
-
-def test_only_pipelines_import(foreign):
-    """What studies, publishes or converts a model gets the one that it names."""
-    assert load(str(foreign["marian"]), "cpu").model.config.model_type == "marian"
 
 
 def test_the_type_of_the_weights_is_kept_or_chosen(foreign):

@@ -78,14 +78,10 @@ def test_models_of_other_directions_and_languages_are_refused(folders, tmp_path)
         hf_mlnmt.fuse([fused, tmp_path / "tm2"])
 
 
-def test_draws_by_text_are_of_the_scales_that_were_asked_for(folders):
+def test_beta_0_is_the_translation_model(folders):
     alone, fused = (TranslationPipeline.from_pretrained(folders / name) for name in ("tm", "fused"))
     draws = {"do_sample": True, "draws": "text", "seed": 1, "max_new_tokens": 10}
     assert fused(TEXTS, beta=0.0, **draws) == alone(TEXTS, **draws) != fused(TEXTS, beta=20.0, **draws)
-
-
-def test_beta_0_is_the_translation_model(folders):
-    alone, fused = (TranslationPipeline.from_pretrained(folders / name) for name in ("tm", "fused"))
     options = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 10}
     for row, expected in zip(fused(TEXTS, beta=0.0, **options), alone(TEXTS, **options)):
         assert [one.text for one in row] == [one.text for one in expected]

@@ -82,14 +82,6 @@ def test_a_regular_expression_that_does_not_end_is_bounded(monkeypatch):
         Kept([r"(a|aa)+$"])(["a" * 60 + "b"])
 
 
-@pytest.mark.parametrize(
-    "asked", [{"do_sample": True}, {"mbr": 4}, {"num_beams": 4, "recombine": 1}, {"num_beams": 4, "num_beam_groups": 2}]
-)
-def test_what_does_not_go_together_is_refused(asked):
-    with pytest.raises(UserError, match="keep"):
-        DecodingOptions(keep="url", **asked)
-
-
 @pytest.fixture(scope="module")
 def tokenizer():
     return train_tokenizer([*SENTENCES, *TEXTS * 9], vocab_size=500)  # with bytes: it spells everything

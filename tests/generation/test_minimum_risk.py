@@ -9,9 +9,8 @@ import pytest
 import sacrebleu
 
 from hf_mlnmt import UserError
-from hf_mlnmt.generation.choosing import minimum_risk
 from hf_mlnmt.generation.choosing.commands import LineScorer
-from hf_mlnmt.generation.choosing.minimum_risk import MinimumRisk, choose, expected_utilities, utility_of
+from hf_mlnmt.generation.choosing.minimum_risk import MinimumRisk, expected_utilities, utility_of
 from hf_mlnmt.generation.translating.options import DecodingOptions
 
 SAMPLES = ["a man rides a bike", "a man rides a bicycle", "man on bike", "a man rides a bike", "", "the cat", "a a a a"]
@@ -78,12 +77,7 @@ def test_bleu_of_a_pair_adds_one_to_counts_of_several_words(candidate, reference
 )
 def test_a_wrong_utility_is_one_message(utility, message):
     with pytest.raises(UserError, match=message):
-        choose(["x"], [SAMPLES], utility)
-
-
-def test_without_candidates_there_is_nothing_to_choose():
-    with pytest.raises(UserError, match="text 2: there are none"):
-        choose(["x", "y"], [["a"], []], overlap)
+        MinimumRisk(utility).best("x", SAMPLES)
 
 
 def command(tmp_path, text):
@@ -95,17 +89,15 @@ def command(tmp_path, text):
 
 
 def test_a_command_scores_lines(tmp_path):
-    scorer = LineScorer(command(tmp_path, "    print(len(parts[0]) - len(parts[-1]))\n"), "utility")
+    """One that died is started again."""
+    text = "    print(len(parts[0]) - len(parts[-1]))\n    if number == 2: sys.exit()\n"
+    scorer = LineScorer(command(tmp_path, text), "utility")
     assert scorer([("abc", "x", "a"), ("", "tab\there\nand line", "abcd")]) == [2.0, -4.0]
     assert scorer([("a", "b", "c")]) == [0.0]
+    assert scorer([("a", "b", "cd")] * 3) == [-1.0] * 3
     scorer.close()
-
-
-def test_a_command_that_died_is_started_again(tmp_path):
-    scorer = LineScorer(command(tmp_path, "    print(number)\n    if number == 2: sys.exit()\n"), "utility")
-    assert scorer([("a",)] * 3) == [0.0, 1.0, 2.0]
-    assert scorer([("a",)]) == [0.0]
-    scorer.close()
+    with pytest.raises(UserError, match="cannot be started"):
+        LineScorer("/no/such/program at all", "utility")([("a",)])
 
 
 @pytest.mark.parametrize(
@@ -133,11 +125,6 @@ def test_lines_that_nobody_asked_for_are_refused(tmp_path):
     scorer.close()
 
 
-def test_no_such_command():
-    with pytest.raises(UserError, match="cannot be started"):
-        LineScorer("/no/such/program at all", "utility")([("a",)])
-
-
 def test_the_pipeline_chooses_among_its_samples(pipeline):
     texts = ["the dog sees the ball .", "", "a cat ."]
     drawn = pipeline(texts, do_sample=True, draws="row", num_return_sequences=16, seed=3)
@@ -150,24 +137,6 @@ def test_the_pipeline_chooses_among_its_samples(pipeline):
     ranked = pipeline(texts, mbr=16, utility=overlap, num_return_sequences=2, seed=3)
     assert [two[0].text for two in ranked] == chosen
     assert ranked[0][0].score >= ranked[0][1].score
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"mbr": 8, "num_beams": 4},
-        {"mbr": 8, "do_sample": True},
-        {"mbr": 8, "num_return_sequences": 9},
-        {"mbr": 8, "draws": "text", "num_return_sequences": 1},
-        {"utility": "bleu"},
-        {"mbr": 1},
-        {"min_p": 0.1},
-        {"mbr": 8, "epsilon_cutoff": 1.5},
-    ],
-)
-def test_what_does_not_go_together_is_refused(asked):
-    with pytest.raises(UserError):
-        DecodingOptions(**asked)
 
 
 def test_beams_are_candidates_too(pipeline):
@@ -249,7 +218,7 @@ def test_choose_takes_files_of_systems_columns_and_lists(tmp_path, capsys):
     (tmp_path / "columns.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
     listed = [f"{i} ||| {text} ||| -1.5\n" for i, row in enumerate(rows) for text in row]
     (tmp_path / "list").write_text("".join(listed))
-    expected = "".join(f"{line}\n" for line in choose(["", ""], rows, "bleu"))
+    expected = "".join(f"{MinimumRisk('bleu').best('', row)}\n" for row in rows)
     assert chosen(*(tmp_path / f"{number}.de" for number in range(3))) == expected
     assert chosen(tmp_path / "columns.tsv") == chosen(tmp_path / "list") == expected
     assert chosen(tmp_path / "list", "-o", tmp_path / "out") == ""
@@ -262,13 +231,6 @@ def test_choose_takes_files_of_systems_columns_and_lists(tmp_path, capsys):
         chosen(tmp_path / "list")
     with pytest.raises(UserError, match="1 lines, and candidates of 2 texts"):
         chosen(tmp_path / "columns.tsv", "-s", tmp_path / "short")
-
-
-def test_names_that_the_help_shows_are_those_that_there_are():
-    from dataclasses import fields
-
-    shown = next(field for field in fields(DecodingOptions) if field.name == "utility").metadata["choices"]
-    assert tuple(shown) == minimum_risk.NAMES
 
 
 def test_equal_texts_are_one_candidate_at_their_first_place_and_the_last_stands_again():

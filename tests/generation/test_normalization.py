@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import GenerationConfig
 
-from hf_mlnmt import UserError
 from hf_mlnmt.generation.translating.options import LENGTH_NORMALIZATIONS, LengthPenalty
 
 LONGEST = 5  # generated tokens; 4 + 3*4 + ... few enough to list all
@@ -29,12 +28,6 @@ def test_power_of_a_length_is_the_formula(name, length, exponent):
     penalty = LengthPenalty(exponent, name)
     assert length**penalty == pytest.approx(FORMULAS[name](length, exponent))
     assert (torch.tensor([length]) ** penalty).item() == pytest.approx(FORMULAS[name](length, exponent), 1e-5)
-
-
-@pytest.mark.parametrize("exponent", [-1e300, -20.0, 10.5, 1000.0, float("inf")])
-def test_an_exponent_beyond_what_float32_holds_is_refused(exponent):
-    with pytest.raises(UserError, match="is not a number from -10 to 10"):
-        LengthPenalty(exponent)
 
 
 @pytest.mark.parametrize("exponent", [-10.0, -7.0, 10.0])
@@ -62,11 +55,6 @@ def test_it_survives_what_generate_does_with_its_config():
     assert (type(penalty), penalty.normalization, penalty.uncounted) == (LengthPenalty, "gnmt", 1)
     config = GenerationConfig(length_penalty=penalty, num_beams=2)
     assert '"length_penalty": 0.6' in config.to_json_string()
-
-
-def test_unknown_name_suggests():
-    with pytest.raises(UserError, match=r"did you mean 'length\+1'"):
-        LengthPenalty(1.0, "lenght+1")
 
 
 def all_translations():

@@ -33,13 +33,6 @@ def test_what_is_no_text_is_refused_with_its_place(pipeline, odd):
                 call(odd)
 
 
-def test_numbers_of_numpy_are_numbers(pipeline):
-    expected = pipeline(TEXTS, num_beams=3, max_new_tokens=5)
-    assert pipeline(TEXTS, num_beams=np.int64(3), max_new_tokens=np.int32(5)) == expected
-    with pytest.raises(UserError, match=r"num_beams: .* is not a whole number of at least 1"):
-        pipeline(TEXTS, num_beams=np.float64(3))
-
-
 @pytest.mark.parametrize("invisible", ["\u200b", "\ufeff", " \u200b\ufeff\u2060\t"])
 def test_a_line_that_shows_nothing_is_empty(pipeline, invisible):
     translation = pipeline("A man.")
@@ -131,75 +124,69 @@ def test_a_device_map(ours, tmp_path):
         TranslationPipeline.from_pretrained(ours, device="cpu", device_map="auto")
 
 
-@pytest.mark.parametrize("longest", [-3, 0, "many"])
-def test_a_longest_input_that_is_no_number_is_called_by_its_name(ours, tmp_path, longest):
-    shutil.copytree(ours, tmp_path / "model")
-    file = tmp_path / "model" / "tokenizer_config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "model_max_length": longest}))
-    with pytest.raises(UserError, match=r"tokenizer_config.json: model_max_length: .* is no number of at least 1"):
-        TranslationPipeline.from_pretrained(tmp_path / "model")
-
-
-def test_no_longest_input_is_no_limit(ours, tmp_path):
-    shutil.copytree(ours, tmp_path / "model")
-    file = tmp_path / "model" / "tokenizer_config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "model_max_length": None}))
-    expected = TranslationPipeline.from_pretrained(ours, device="cpu")(TEXTS)
-    assert TranslationPipeline.from_pretrained(tmp_path / "model", device="cpu")(TEXTS) == expected
-
-
-def test_a_tokenizer_without_its_vocabulary_is_said(ours, tmp_path):
-    shutil.copytree(ours, tmp_path / "model")
-    (tmp_path / "model" / "tokenizer.json").unlink()
-    with pytest.raises(UserError, match=r"cannot be loaded \(tokenizer.json is missing"):
-        TranslationPipeline.from_pretrained(tmp_path / "model")
-
-
-@pytest.mark.parametrize("content", ["[1]", "null", "{", ""])
-def test_a_generation_config_that_is_no_object_is_refused(ours, tmp_path, content):
-    shutil.copytree(ours, tmp_path / "model")
-    (tmp_path / "model" / "generation_config.json").write_text(content)
-    with pytest.raises(UserError, match=r"generation_config.json: (expected a JSON object|not valid JSON)"):
-        TranslationPipeline.from_pretrained(tmp_path / "model")
+SEARCH, TOKENIZER = "generation_config.json", "tokenizer_config.json"
+ODD_FILES = [  # (file, its content or None: no file, message)
+    ("tokenizer.json", None, r"cannot be loaded \(tokenizer.json is missing"),
+    *((SEARCH, content, f"{SEARCH}: (expected a JSON object|not valid JSON)") for content in ("[1]", "null", "{", "")),
+    *(
+        (TOKENIZER, {"model_max_length": longest}, rf"{TOKENIZER}: model_max_length: .* is no number of at least 1")
+        for longest in (-3, 0, "many")
+    ),
+]
+ODD_KEYS = [
+    ("num_beams", -2, "num_beams: -2 is not a whole number of at least 1"),
+    ("num_beams", "4", "num_beams: '4' is not a whole number of at least 1"),
+    ("length_penalty", "one", "length_penalty: 'one' is not a number"),
+    ("length_penalty", -1000, "length_penalty: -1000 is not a number from -10 to 10"),
+    ("length_normalization", "gnm", "length_normalization: unknown value 'gnm'"),
+    ("early_stopping", "soon", "early_stopping: 'soon'"),
+    ("max_new_tokens", "many", "max_new_tokens: 'many' is not a whole number"),
+    ("do_sample", "yes", 'do_sample: expected true or false, not "yes"'),
+    ("temperature", 0, "temperature: must be at least 1e-30"),
+    ("top_p", 7, "top_p: must be at most 1"),
+    ("top_k", -3, "top_k: must be at least 0"),
+    ("top_k", 2.5, "top_k: 2.5 is not a whole number"),
+    ("repetition_penalty", 0, "repetition_penalty: must be at least 0.01"),
+    ("no_repeat_ngram_size", -2, "no_repeat_ngram_size: must be at least 0"),
+    ("epsilon_cutoff", True, "epsilon_cutoff: True is not a number"),
+    ("max_length", 0, "max_length: 0 is not a whole number from 2 to 1,000,000"),
+    ("eos_token_id", [], "eos_token_id: 'none' is no number of a token"),
+    ("eos_token_id", True, "eos_token_id: expected a list, not true"),
+    ("bos_token_id", "<s>", 'bos_token_id: expected a whole number, not "<s>"'),
+    ("decoder_start_token_id", [3], r"decoder_start_token_id: expected a whole number, not .3."),
+    ("use_cache", 3, "use_cache: expected true or false, not 3"),
+    ("max_time", "long", 'max_time: expected a number, not "long"'),
+    ("max_length", 10**12, "max_length: 1000000000000 is not a whole number from 2"),
+    ("guidance_scale", 5, "guidance_scale: must be at most 1"),
+    ("length_ratio", "long", "length_ratio: 'long' is not a number"),
+    ("length_ratio", 0, "length_ratio: must be at least 0.01"),
+    ("eos_token_id", 4444, "eos_token_id: 4444 is no number of a token, from 0 to"),
+    ("eos_token_id", [1, 4444], "eos_token_id: 4444 is no number of a token"),
+    ("decoder_start_token_id", -1, "decoder_start_token_id: -1 is no number of a token"),
+    ("forced_eos_token_id", 4444, "forced_eos_token_id: 4444 is no number of a token"),
+    ("bad_words_ids", [[1], [4444]], r"bad_words_ids: \[4444\] are no numbers of tokens"),
+]
 
 
 @pytest.mark.parametrize(
-    ("key", "odd", "message"),
-    [
-        ("num_beams", -2, "num_beams: -2 is not a whole number of at least 1"),
-        ("num_beams", "4", "num_beams: '4' is not a whole number of at least 1"),
-        ("length_penalty", "one", "length_penalty: 'one' is not a number"),
-        ("length_penalty", -1000, "length_penalty: -1000 is not a number from -10 to 10"),
-        ("length_normalization", "gnm", "length_normalization: unknown value 'gnm'"),
-        ("early_stopping", "soon", "early_stopping: 'soon'"),
-        ("max_new_tokens", "many", "max_new_tokens: 'many' is not a whole number"),
-        ("do_sample", "yes", 'do_sample: expected true or false, not "yes"'),
-        ("temperature", 0, "temperature: must be at least 1e-30"),
-        ("top_p", 7, "top_p: must be at most 1"),
-        ("top_k", -3, "top_k: must be at least 0"),
-        ("top_k", 2.5, "top_k: 2.5 is not a whole number"),
-        ("repetition_penalty", 0, "repetition_penalty: must be at least 0.01"),
-        ("no_repeat_ngram_size", -2, "no_repeat_ngram_size: must be at least 0"),
-        ("epsilon_cutoff", True, "epsilon_cutoff: True is not a number"),
-        ("max_length", 0, "max_length: 0 is not a whole number from 2 to 1,000,000"),
-        ("eos_token_id", [], "eos_token_id: 'none' is no number of a token"),
-        ("eos_token_id", True, "eos_token_id: expected a list, not true"),
-        ("bos_token_id", "<s>", 'bos_token_id: expected a whole number, not "<s>"'),
-        ("decoder_start_token_id", [3], r"decoder_start_token_id: expected a whole number, not .3."),
-        ("use_cache", 3, "use_cache: expected true or false, not 3"),
-        ("max_time", "long", 'max_time: expected a number, not "long"'),
-        ("max_length", 10**12, "max_length: 1000000000000 is not a whole number from 2"),
-        ("guidance_scale", 5, "guidance_scale: must be at most 1"),
-        ("eos_token_id", 4444, "eos_token_id: 4444 is no number of a token, from 0 to"),
-        ("eos_token_id", [1, 4444], "eos_token_id: 4444 is no number of a token"),
-        ("decoder_start_token_id", -1, "decoder_start_token_id: -1 is no number of a token"),
-        ("forced_eos_token_id", 4444, "forced_eos_token_id: 4444 is no number of a token"),
-        ("bad_words_ids", [[1], [4444]], r"bad_words_ids: \[4444\] are no numbers of tokens"),
-    ],
+    ("name", "content", "message"),
+    [*ODD_FILES, *((SEARCH, {key: odd}, f"{SEARCH}.*: {message}") for key, odd, message in ODD_KEYS)],
 )
-def test_a_generation_config_that_no_search_can_follow_is_refused(ours, tmp_path, key, odd, message):
-    shutil.copytree(ours, tmp_path / "model")
-    file = tmp_path / "model" / "generation_config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), key: odd}))
-    with pytest.raises(UserError, match=rf"generation_config.json.*: {message}"):
-        TranslationPipeline.from_pretrained(tmp_path / "model")
+def test_files_that_no_search_can_follow_are_refused(ours, tmp_path, name, content, message):
+    with pytest.raises(UserError, match=message):
+        TranslationPipeline.from_pretrained(changed(ours, tmp_path / "model", name, content))
+
+
+def changed(original, folder, name, content):
+    """A copy of a model's folder with another file: a text, keys that are replaced, or None for no file."""
+    file = shutil.copytree(original, folder) / name
+    if isinstance(content, dict):
+        content = json.dumps({**json.loads(file.read_text()), **content})
+    file.unlink() if content is None else file.write_text(content)
+    return folder
+
+
+def test_no_longest_input_is_no_limit(ours, tmp_path):
+    expected = TranslationPipeline.from_pretrained(ours, device="cpu")(TEXTS)
+    folder = changed(ours, tmp_path / "model", TOKENIZER, {"model_max_length": None})
+    assert TranslationPipeline.from_pretrained(folder, device="cpu")(TEXTS) == expected

@@ -104,34 +104,10 @@ def test_one_that_cannot_be_met_is_said(pipeline, caplog):
     assert "terms that are not met: 1, the first is line 1; plays plays" in caplog.text
 
 
-def test_several_sentences_are_refused(pipeline):
-    with pytest.raises(UserError, match="none of them is named"):
-        pipeline("The dog. A man.", force_phrases="red", num_beams=4, split="sentences")
-
-
 @pytest.mark.parametrize("given", ["a\t", "", "a||| ", ["a", 3], 5, [[]], [["a", ""]]])
 def test_what_is_no_phrase_is_refused(given):
     with pytest.raises(UserError, match="bad_phrases of line 3"):
         phrases_of(given, "bad_phrases of line 3")
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"force_phrases": "a", "do_sample": True},
-        {"force_phrases": "a", "recombine": 2, "num_beams": 4},
-        {"force_phrases": "a", "mbr": 4},
-        {"bad_phrases": 3},
-    ],
-)
-def test_what_does_not_go_together_is_refused(asked):
-    with pytest.raises(UserError):
-        DecodingOptions(**asked)
-
-
-def test_too_few_are_refused(pipeline):
-    with pytest.raises(UserError, match="force_phrases: 1 rows for 2 texts"):
-        pipeline(["a", "b"], force_phrases=["c"], num_beams=4)
 
 
 @pytest.mark.parametrize(

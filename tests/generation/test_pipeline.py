@@ -2,6 +2,7 @@
 
 import logging
 
+import numpy as np
 import pytest
 import torch
 from helpers.searching import compiled_step
@@ -151,16 +152,6 @@ def test_n_best_of_a_split_text_ranks_by_rank(pipeline):
     assert [h.score for h in whole] == sorted([h.score for h in whole], reverse=True)
 
 
-def test_short_text_with_several_sentences_is_not_split(pipeline, monkeypatch):
-    calls = []
-    generate = pipeline.model.generate
-    monkeypatch.setattr(pipeline.model, "generate", lambda **a: calls.append(len(a["input_ids"])) or generate(**a))
-    pipeline("A man. A dog.")
-    assert calls == [1]
-    pipeline("A man sees a dog. A dog sees a man.", max_source_tokens=12)
-    assert calls[1:] == [2]
-
-
 def test_every_sentence_of_a_line_is_translated_where_that_is_asked(pipeline, caplog):
     sentences = [text.split(".")[0] + "." for text in SENTENCES[:4]]
     alone = pipeline(sentences)
@@ -177,14 +168,6 @@ def test_every_sentence_of_a_line_is_translated_where_that_is_asked(pipeline, ca
 def test_lines_of_several_sentences_that_stay_whole_are_said_once(pipeline, caplog):
     list(pipeline.stream(["A man.", "A man. A dog. A cat.", "Dr. Smith.", "A dog! A cat."], window=1))
     assert caplog.text.count("lines that hold several sentences: 2, the first is line 2; a model of single") == 1
-
-
-def test_an_overlong_sentence_is_divided_and_reported(pipeline, caplog):
-    words = [sentence(seed, words=20)[:-1] for seed in range(10)]
-    with caplog.at_level(logging.WARNING):
-        result = pipeline(["A man.", " ".join(words)])
-    assert "longer than the 64 tokens the model reads at once: 1, the first is line 2;" in caplog.text
-    assert len(result[1].split()) == 7
 
 
 def test_nothing_longer_than_in_training_is_read_at_once(pipeline, caplog, monkeypatch):
@@ -254,13 +237,13 @@ def test_outputs_at_the_length_limit_are_reported(pipeline, caplog):
 
 
 def test_without_a_limit_in_the_model_the_positions_are_the_limit(pipeline, monkeypatch):
-    """Never Transformers' own 20 tokens."""
+    """Never Transformers' own 20 tokens; nor does sampling draw from its 50 likeliest."""
     seen = {}
     monkeypatch.setattr(pipeline.model.generation_config, "max_new_tokens", None)
     generate = pipeline.model.generate
     monkeypatch.setattr(pipeline.model, "generate", lambda **a: seen.update(a) or generate(**a))
-    pipeline("A man.")
-    assert seen["max_new_tokens"] == 63
+    pipeline("A man.", do_sample=True)
+    assert (seen["max_new_tokens"], seen["top_k"]) == (63, 0)
 
 
 def test_sampling_repeats_with_its_seed(pipeline):
@@ -271,14 +254,6 @@ def test_sampling_repeats_with_its_seed(pipeline):
     assert pipeline(SENTENCES[:5], do_sample=True, draws="text", seed=2**64 - 1)
     lists = pipeline(SENTENCES[:3], do_sample=True, num_return_sequences=4, seed=2**64 - 1)
     assert [len(hypotheses) for hypotheses in lists] == [4, 4, 4]
-
-
-def test_sampling_draws_from_the_whole_distribution(pipeline, monkeypatch):
-    seen = {}
-    generate = pipeline.model.generate
-    monkeypatch.setattr(pipeline.model, "generate", lambda **a: seen.update(a) or generate(**a))
-    pipeline("A man.", do_sample=True)
-    assert seen["top_k"] == 0  # Transformers' own default is 50
 
 
 def test_a_recorded_normalization_is_the_default(ours, tmp_path):
@@ -296,33 +271,60 @@ def test_a_recorded_normalization_is_the_default(ours, tmp_path):
     pipeline.model.generate(**pipeline.parts.source("A man.", return_tensors="pt"))  # plain generate() bears it
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_beams": 0}, "num_beams"),
-        ({"batch_tokens": "many"}, "batch_tokens"),
-        ({"num_return_sequences": 5, "num_beams": 2}, "num_beams of at least 5"),
-        ({"temperature": 0.5}, "only acts when sampling"),
-        ({"do_sample": True, "temperature": 0.0}, "above 0"),
-        ({"length_normalization": "gnm", "num_beams": 2}, "did you mean 'gnmt'"),
-        ({"max_source_tokens": 1}, "max_source_tokens=1"),
-        ({"length_penalty": float("nan"), "num_beams": 2}, "length_penalty: nan is not a number"),
-        ({"do_sample": True, "temperature": float("inf")}, "temperature: inf is not a number"),
-        ({"do_sample": True, "seed": 2**64}, "seed: 18446744073709551616 is too large: at most 18446744073709551615"),
-        ({"do_sample": True, "top_k": -1}, "top_k: -1 is not a whole number"),
-        ({"do_sample": True, "top_p": 3}, "top_p: must be at most 1, not 3"),
-        ({"do_sample": True, "top_p": 0.0}, "top_p: must be above 0, not 0"),
-        ({"prefix": "\udc80"}, r"prefix: U\+DC80 at column 1 is half of a character"),
-    ],
-)
+RERANKED = {"features": {"length": 1.0}}
+REFUSED = [  # options, and what the message says
+    ({"num_beams": 0}, "num_beams"),
+    ({"num_beams": np.float64(3)}, "num_beams: .* is not a whole number of at least 1"),
+    ({"batch_tokens": "many"}, "batch_tokens"),
+    ({"num_return_sequences": 5, "num_beams": 2}, "num_beams of at least 5"),
+    ({"temperature": 0.5}, "only acts when sampling"),
+    ({"min_p": 0.1}, "only acts when sampling"),
+    ({"draws": "text"}, "draws only acts when sampling"),
+    ({"do_sample": True, "temperature": 0.0}, "above 0"),
+    ({"do_sample": True, "temperature": float("inf")}, "temperature: inf is not a number"),
+    ({"do_sample": True, "temperature": 1e-40}, "temperature: must be at least 1e-30, not 1e-40"),
+    ({"do_sample": True, "seed": 2**64}, "seed: 18446744073709551616 is too large: at most 18446744073709551615"),
+    ({"do_sample": True, "top_k": -1}, "top_k: -1 is not a whole number"),
+    ({"do_sample": True, "top_p": 3}, "top_p: must be at most 1, not 3"),
+    ({"do_sample": True, "top_p": 0.0}, "top_p: must be above 0, not 0"),
+    ({"length_normalization": "gnm", "num_beams": 2}, "did you mean 'gnmt'"),
+    ({"length_normalization": "lenght+1"}, r"did you mean 'length\+1'"),
+    ({"max_source_tokens": 1}, "max_source_tokens=1"),
+    *(({"length_penalty": a}, f"length_penalty: {a} is not a number") for a in (float("nan"), float("inf"))),
+    *(({"length_penalty": a}, f"length_penalty: {a} is not a number from -10 to 10") for a in (-20.0, 10.5)),
+    ({"prefix": "\udc80"}, r"prefix: U\+DC80 at column 1 is half of a character"),
+    ({"repetition_penalty": -1}, r"repetition_penalty: must be at least 0.01, not -1"),
+    ({"repetition_penalty": "x"}, "repetition_penalty: 'x' is not a number"),
+    ({"no_repeat_ngram_size": 1.5}, r"no_repeat_ngram_size: 1\.5 is not a whole number"),
+    ({"min_new_tokens": 9, "max_new_tokens": 8}, "min_new_tokens: 9 is more than max_new_tokens, 8"),
+    ({"mbr": 8, "num_beams": 4}, "mbr: 8 of 4 beams"),
+    ({"mbr": 8, "do_sample": True}, "mbr: .* leave do_sample out"),
+    ({"mbr": 8, "num_return_sequences": 9}, "9 of 8 candidates"),
+    ({"mbr": 8, "draws": "text"}, "draws by text are of one translation"),
+    ({"mbr": 1}, "mbr: 1 is not a whole number of at least 2"),
+    ({"mbr": 8, "epsilon_cutoff": 1.5}, "epsilon_cutoff: must be"),
+    ({"utility": "bleu"}, "utility: is of mbr"),
+    ({"rerank": "/no/such/file"}, "no such file"),
+    ({"rerank": {**RERANKED, "decoding": {"num_beams": 5}}, "mbr": 8}, "mbr: .* leave rerank out"),
+    ({"rerank": {**RERANKED, "decoding": {"num_beams": 5}}, "num_return_sequences": 6}, "6 is more than there are"),
+    ({"rerank": RERANKED, "do_sample": True, "num_beams": 2}, "leave num_beams or do_sample out"),
+    ({"rerank": RERANKED, "do_sample": True, "draws": "text"}, "draws by text are of one translation"),
+    ({"bad_phrases": 3}, "bad_phrases: 3 is neither"),
+    ({"force_phrases": ["c"], "num_beams": 4}, "force_phrases: 1 rows for 2 texts"),
+    *(
+        ({name: "url", **asked}, name)
+        for name in ("keep", "force_phrases")
+        for asked in ({"do_sample": True}, {"mbr": 4}, {"num_beams": 4, "recombine": 1}, {"num_beam_groups": 2})
+    ),
+    ({"force_phrases": "red", "num_beams": 4, "split": "sentences"}, "none of them is named"),
+    ({"num_beans": 4}, "num_beans"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED)
 def test_bad_options(pipeline, options, message):
-    with pytest.raises(UserError, match=message):
-        pipeline("A man.", **options)
-
-
-def test_half_a_character_is_refused_with_its_line(pipeline):
-    with pytest.raises(UserError, match=r"line 2: U\+D83D at column 3 is half of a character"):
-        pipeline(["A man.", "A \ud83d."])
+    with pytest.raises((UserError, ValueError, TypeError), match=message):
+        pipeline(["A man.", "A man. A dog."], **options)
 
 
 def test_a_penalty_without_beams_is_said_to_do_nothing(pipeline, caplog):
@@ -332,11 +334,6 @@ def test_a_penalty_without_beams_is_said_to_do_nothing(pipeline, caplog):
         assert "one beam" not in caplog.text
         pipeline("A man.", num_beams=1, length_penalty=0.5)
     assert "do nothing with one beam" in caplog.text
-
-
-def test_an_option_that_nobody_knows_is_refused(pipeline):
-    with pytest.raises((ValueError, TypeError), match="num_beans"):
-        pipeline("A man.", num_beans=4)
 
 
 def test_memory_shortage_halves_the_batch(pipeline, monkeypatch):
@@ -394,10 +391,6 @@ def test_int8(ours):
     assert len(rounded(["a b c", "d"], num_beams=3)) == 2
     with pytest.raises(UserError, match="int8 is for a CPU"):
         TranslationPipeline.from_pretrained(ours, dtype="int8", device="meta")
-
-
-def test_dtype(ours):
-    assert TranslationPipeline.from_pretrained(ours, dtype="bfloat16", device="cpu").model.dtype == torch.bfloat16
 
 
 @pytest.fixture

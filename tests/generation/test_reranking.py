@@ -19,7 +19,6 @@ from hf_mlnmt.generation.choosing import reranking
 from hf_mlnmt.generation.choosing.reranking import Reranker, coverage_of
 from hf_mlnmt.generation.translating import loading
 from hf_mlnmt.generation.translating.alignments import SourceAttention
-from hf_mlnmt.generation.translating.options import DecodingOptions
 
 TEXTS = [*SENTENCES[:2], "", SENTENCES[5]]
 TOKENIZER = bpe()
@@ -90,11 +89,6 @@ def test_a_fused_model_s_scales_are_the_weights_of_its_two_kinds(tmp_path):
     assert all(min(each.features) < 0 for each in ranked[0])
 
 
-def test_only_fused_models_have_these_features(pipeline):
-    with pytest.raises(UserError, match="of a fused model"):
-        pipeline(TEXTS[0], rerank={**BEAMS, "features": {"language-models": 1.0}})
-
-
 @pytest.mark.parametrize("sampling", [False, True])
 def test_the_choice_is_that_of_brute_force(pipeline, others, sampling):
     reverse = f"reverse={others['reverse']}"
@@ -157,6 +151,8 @@ def test_weights_of_another_model_are_refused(ours, others, tmp_path):
         with pytest.raises(UserError, match="made with another model"):
             translate(TEXTS[:1], rerank=content)
         part["files"] = files
+    with pytest.raises(UserError, match="is no language model"):
+        translate(TEXTS[:1], rerank={**BEAMS, "features": {f"language-model={others['reverse']}": 1.0}})
 
 
 @pytest.mark.parametrize(
@@ -168,9 +164,9 @@ def test_weights_of_another_model_are_refused(ours, others, tmp_path):
         ({"features": {"reverse": 1.0}}, "no feature 'reverse'"),
         ({"features": {"length": "much"}}, "expected a number"),
         *(({"features": {"length": weight}}, "is no weight: at most 1e.06") for weight in (1e308, -1e308, 1e7)),
-        ({"features": {"length": 1.0}, "by": "document"}, "chosen by sentence"),
         ({"features": {"length": 1.0}, "decoding": {"model": "x"}}, "'model' is none of"),
         ({"features": {"length": 1.0}, "decoding": {"num_beams": 0}}, "num_beams"),
+        ({"features": {"language-models": 1.0}, **BEAMS}, "of a fused model"),
         ({"features": {"command=/no/such/program": 1.0}, **BEAMS}, "cannot be started"),
         ({"features": {"reverse=/no/such/model": 1.0}, **BEAMS}, "/no/such/model"),
     ],
@@ -188,26 +184,6 @@ def test_phrases_that_cannot_be_met_are_left_out(pipeline, caplog):
     assert pipeline(TEXTS, rerank=reranker, force_phrases=["", long, "", ""]) == expected
     assert "terms that are not met: 1, the first is line 2; " in caplog.text
     assert "green" in pipeline(TEXTS[0], rerank=reranker, force_phrases="green")
-
-
-def test_a_translation_model_is_no_language_model(pipeline, others):
-    with pytest.raises(UserError, match="is no language model"):
-        pipeline(TEXTS[0], rerank={**BEAMS, "features": {f"language-model={others['reverse']}": 1.0}})
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"rerank": "/no/such/file"},
-        {"rerank": {**BEAMS, "features": {"length": 1.0}}, "mbr": 8},
-        {"rerank": {**BEAMS, "features": {"length": 1.0}}, "num_return_sequences": 6},
-        {"rerank": {"features": {"length": 1.0}}, "do_sample": True, "num_beams": 2},
-        {"rerank": {"features": {"length": 1.0}}, "do_sample": True, "draws": "text"},
-    ],
-)
-def test_what_does_not_go_together_is_refused(asked):
-    with pytest.raises(UserError):
-        DecodingOptions(**asked)
 
 
 def test_a_source_that_is_read_twice_is_covered_once():

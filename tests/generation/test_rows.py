@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers.toy_translators import SENTENCES
+from helpers.toy_translators import SENTENCES, best_of_lines
 
 from hf_mlnmt import UserError
 from hf_mlnmt.generation import TranslationPipeline
@@ -39,7 +39,7 @@ def test_each_text_gets_its_own(pipeline, name, search):
     assert texts_of(pipeline(TEXTS, **{name: of_all}, **search)) == expected
     assert texts_of(pipeline.stream(TEXTS, window=3, **{name: of_all}, **search)) == expected
     if "num_return_sequences" not in search:
-        lines = pipeline.translate_lines(TEXTS, first_line=7, **{name: of_all}, **search)
+        lines = best_of_lines(pipeline, TEXTS, first_line=7, **{name: of_all}, **search)
         assert [line.text for line in lines] == expected
 
 

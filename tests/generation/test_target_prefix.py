@@ -14,7 +14,7 @@ from hf_mlnmt import UserError, search
 from hf_mlnmt.cli import app
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
-from hf_mlnmt.generation import DecodingOptions, TranslationPipeline
+from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.constraints.lexical_constraints import Asked, PrefixProcessor, Spelling
 from hf_mlnmt.generation.translating.loading import Parts
 
@@ -133,14 +133,6 @@ def test_what_is_refused(pipeline):
         list(pipeline.stream(SENTENCES[:2], target_prefix=["A"] * 3))
 
 
-def test_texts_between_several_languages(foreign):
-    nllb = TranslationPipeline.from_pretrained(foreign["nllb"], device="cpu")
-    prefixes = ["A ma", "The", "Two ", ""]
-    codes = ["eng_Latn", "deu_Latn"] * 2
-    found = nllb(SENTENCES[:4], source_language=codes, target_language="fra_Latn", target_prefix=prefixes)
-    assert all(f"{text} ".startswith(prefix) for text, prefix in zip(found, prefixes))
-
-
 def invoke(*arguments, **options):
     return CliRunner().invoke(app, ["translate", *map(str, arguments)], **options)
 
@@ -177,17 +169,6 @@ def test_rules_against_repetition_are_those_of_generate_on_the_fast_loops(ours, 
     option = {"no_repeat_ngram_size": "--no-repeat-ngram"}.get(name, "--" + name.replace("_", "-"))
     lines = invoke(ours, option, RULES[name], "-b", beams, input="\n".join([*texts, ""])).stdout.splitlines()
     assert lines == expected
-
-
-def test_rules_that_are_none():
-    with pytest.raises(UserError, match=r"repetition_penalty: must be at least 0.01, not -1"):
-        DecodingOptions(repetition_penalty=-1)
-    with pytest.raises(UserError, match="repetition_penalty: 'x' is not a number"):
-        DecodingOptions(repetition_penalty="x")
-    with pytest.raises(UserError, match=r"no_repeat_ngram_size: 1\.5 is not a whole number"):
-        DecodingOptions(no_repeat_ngram_size=1.5)
-    with pytest.raises(UserError, match="min_new_tokens: 9 is more than max_new_tokens, 8"):
-        DecodingOptions(min_new_tokens=9, max_new_tokens=8)
 
 
 def test_rows_that_leave_dead_ends_and_tokens_that_a_rule_forbade():

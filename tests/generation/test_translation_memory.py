@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from helpers.toy_translators import bpe, our_model
+from helpers.toy_translators import best_of_lines, bpe, our_model
 from transformers import LogitsProcessorList
 from typer.testing import CliRunner
 
@@ -229,13 +229,13 @@ def toy():
 def test_the_pipeline_puts_in_and_steers(toy, memory, caplog):
     pipeline = TranslationPipeline(*toy, memory=memory)
     texts = ["Save all files", "Delete 5 files", "Open the file", "Something else here", ""]
-    found = pipeline.translate_lines(texts, num_beams=2, memory_weight=50.0)
+    found = best_of_lines(pipeline, texts, num_beams=2, memory_weight=50.0)
     assert [each.origin for each in found] == ["memory 100", "memory 100", "fuzzy 75", "machine", "machine"]
     assert [each.text for each in found[:2]] == ["Alle Dateien sichern", "5 Dateien löschen"]
-    alone = TranslationPipeline(*toy).translate_lines(texts, num_beams=2)
+    alone = best_of_lines(TranslationPipeline(*toy), texts, num_beams=2)
     assert [alone[n].text == found[n].text for n in (2, 3)] == [False, True]
     assert alone[0].origin is None
-    off = pipeline.translate_lines(texts, num_beams=2, memory_weight=0)
+    off = best_of_lines(pipeline, texts, num_beams=2, memory_weight=0)
     assert [each.text for each in off[2:]] == [each.text for each in alone[2:]]
     two = pipeline(
         "Save all files. Delete 4 files", memory=memory, split="sentences", num_return_sequences=2, num_beams=2
@@ -253,7 +253,7 @@ def test_a_line_that_was_cut_is_as_known_as_its_least_known_piece(toy, tmp_path)
     )
     pipeline = TranslationPipeline(*toy, memory=memory)
     texts = ["Save it. Something else is here.", "Go. Stop.", "Save it. Save it.", "Save it.\nSave it."]
-    found = pipeline.translate_lines(texts, num_beams=2, split="sentences")
+    found = best_of_lines(pipeline, texts, num_beams=2, split="sentences")
     assert [each.origin for each in found] == ["machine", "memory 100", "memory 100", "memory 100"]
     assert found[0].text.startswith("Sichern. ")
     assert [each.text for each in found[1:]] == ["Los. Halt.", "Sichern. Sichern.", "Sichern.\nSichern."]

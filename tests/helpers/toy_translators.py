@@ -6,6 +6,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration
+from hf_mlnmt.generation import DecodingOptions, TranslationCall
 
 _TEXT = "a the man woman dog child ball house street green red old sees takes rides plays with in on under and two men"
 WORDS = _TEXT.split()
@@ -59,3 +60,9 @@ def our_model(vocabulary, seed=0, **config):
     for side in ("encoder", "decoder"):
         sizes |= {f"{side}_layers": 1, f"{side}_attention_heads": 2, f"{side}_ffn_dim": 16}
     return random_weights(TransformerForConditionalGeneration(TransformerConfig(**(sizes | config))), seed=seed)
+
+
+def best_of_lines(pipeline, texts, first_line=1, **options):
+    """The best hypothesis of each text, the lines `first_line` and so on of a longer text."""
+    call = TranslationCall(pipeline, DecodingOptions().with_keywords(options), first_line)
+    return [best[0] for best in call.translate(texts, first_line, lambda done: None)]

@@ -17,12 +17,13 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.model_folders import SENTENCES
+from helpers.toy_translators import best_of_lines
 from sacrebleu.metrics import CHRF
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.corpus import find_synthetic, read_manifest
 from hf_mlnmt.data.lines import problem_in
-from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.generation import TranslationCall, TranslationPipeline
 from hf_mlnmt.generation.synthetic import methods
 from hf_mlnmt.generation.synthetic.back_translation import Method, Settings, Watcher, back_translate, text_lines
 from hf_mlnmt.generation.translating.journal import STATE, Journal
@@ -58,7 +59,7 @@ def bytes_of(folder: Path) -> list[bytes]:
 def test_pairs_are_what_the_model_says_in_the_order_of_the_text(folder, texts, pipeline, tmp_path, method, options):
     manifest = back_translate(folder, texts, tmp_path / "out", method, Settings(window=13, **FREE))
     read = list(text_lines(texts, "error"))
-    expected = [each.text for each in pipeline.translate_lines(read, 0, max_new_tokens=20, **options)]
+    expected = [each.text for each in best_of_lines(pipeline, read, 0, max_new_tokens=20, **options)]
     expected = [" ".join(out.splitlines()) for out in expected]
     pairs = [(out, line) for out, line in zip(expected, read) if line and not problem_in(out)]
     assert list(zip(*(lines_of(tmp_path / "out" / name) for name in NAMES[:2]))) == pairs
@@ -249,7 +250,7 @@ def test_a_file_that_cannot_grow_is_named_and_the_same_command_goes_on(tmp_path,
 
 def test_finished_it_does_nothing(folder, texts, tmp_path, monkeypatch):
     back_translate(folder, texts, tmp_path / "out", Method("greedy"), Settings(**FREE))
-    monkeypatch.setattr(TranslationPipeline, "translate_lines", None)
+    monkeypatch.setattr(TranslationCall, "translate", None)
     told: list[str] = []
     back_translate(folder, texts, tmp_path / "out", Method("greedy"), Settings(**FREE), watcher=Watcher(told.append))
     assert "is finished, and nothing changed since: 140 pairs" in told[-1]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.model_folders import SENTENCES
+from helpers.toy_translators import best_of_lines
 
 from hf_mlnmt import UserError, search
 from hf_mlnmt.generation.translating.searching import TextDraws, unit_interval
@@ -54,14 +55,14 @@ def test_the_numbers_are_uniform_and_apart():
 
 def test_neither_batches_nor_windows_nor_loops_change_the_draws(pipeline, monkeypatch):
     lines = [*SENTENCES[:40], "", " ".join(SENTENCES[:8])]  # the last one is too long for the model: it is cut up
-    whole = pipeline.translate_lines(lines, **SAMPLING)
+    whole = best_of_lines(pipeline, lines, **SAMPLING)
     assert len({each.text for each in whole}) > 30
     assert len({each.length for each in whole}) > 8, "sentences must leave the batch early"
     assert not whole[-2].text
-    small = pipeline.translate_lines(lines, batch_tokens=25, **SAMPLING)
-    halves = [pipeline.translate_lines(lines[i : i + 21], 1 + i, **SAMPLING) for i in (0, 21)]
+    small = best_of_lines(pipeline, lines, batch_tokens=25, **SAMPLING)
+    halves = [best_of_lines(pipeline, lines[i : i + 21], 1 + i, **SAMPLING) for i in (0, 21)]
     monkeypatch.setattr(search, "why_not", lambda *arguments: "the test")
-    by_transformers = pipeline.translate_lines(lines, **SAMPLING)
+    by_transformers = best_of_lines(pipeline, lines, **SAMPLING)
     texts = [each.text for each in whole]
     assert [each.text for each in small] == texts
     assert [each.text for half in halves for each in half] == texts
@@ -70,19 +71,19 @@ def test_neither_batches_nor_windows_nor_loops_change_the_draws(pipeline, monkey
 
 def test_other_seeds_and_lines_draw_otherwise(pipeline):
     lines = SENTENCES[:8]
-    first = [each.text for each in pipeline.translate_lines(lines, **SAMPLING)]
-    other_seed = [each.text for each in pipeline.translate_lines(lines, **{**SAMPLING, "seed": 4})]
-    other_line = [each.text for each in pipeline.translate_lines(lines, 9, **SAMPLING)]
+    first = [each.text for each in best_of_lines(pipeline, lines, **SAMPLING)]
+    other_seed = [each.text for each in best_of_lines(pipeline, lines, **{**SAMPLING, "seed": 4})]
+    other_line = [each.text for each in best_of_lines(pipeline, lines, 9, **SAMPLING)]
     assert all(a != b and a != c for a, b, c in zip(first, other_seed, other_line))
 
 
 def test_what_ended_at_the_limit_is_told(pipeline):
-    found = pipeline.translate_lines(SENTENCES[:20], **{**SAMPLING, "max_new_tokens": 4})
-    free = pipeline.translate_lines(SENTENCES[:20], **SAMPLING)
+    found = best_of_lines(pipeline, SENTENCES[:20], **{**SAMPLING, "max_new_tokens": 4})
+    free = best_of_lines(pipeline, SENTENCES[:20], **SAMPLING)
     assert [each.finished for each in found] == [each.length <= 4 for each in free]
     assert {each.finished for each in found} == {True, False}
 
 
 def test_several_draws_of_a_text_are_refused(pipeline):
     with pytest.raises(UserError, match="draws by text are of one translation"):
-        pipeline.translate_lines(["a"], num_return_sequences=2, **SAMPLING)
+        best_of_lines(pipeline, ["a"], num_return_sequences=2, **SAMPLING)

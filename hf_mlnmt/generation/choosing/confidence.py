@@ -1,4 +1,4 @@
-"""Confidences, 0 to 1, of a translation and of its words, calibrated on a development set.
+"""Confidences, 0 to 1, of a translation and of its words, and a document's chrF, calibrated on a development set.
 
 References: Zadrozny and Elkan 2002, "Transforming Classifier Scores into Accurate Multiclass Probability Estimates"
 (isotonic regression); Platt 1999, "Probabilistic Outputs for Support Vector Machines".
@@ -7,9 +7,11 @@ References: Zadrozny and Elkan 2002, "Transforming Classifier Scores into Accura
     subwords, end of sentence included, on the development set; linear between the knots
 (2) of a word:  1 / (1 + exp(-(a m + b))),  m the least ln P of its subwords; logistic regression of whether the
     reference has the word
+(3) of a document:  chrF = a m + b,  m the mean of (1) over its translations, weighted by their characters; least
+    squares over the development set cut into documents of DOCUMENT sentences, as they come and sorted by (1)
 
-Both are fitted here, saved in the model's generation_config.json under "confidence", and computed by `Calibration`
-(translating/hypotheses.py).
+All are fitted here, saved in the model's generation_config.json under "confidence", and computed by `Calibration` and
+`Quality` (translating/hypotheses.py).
 """
 
 from __future__ import annotations
@@ -27,12 +29,14 @@ from hf_mlnmt.common.languages import check_files
 from hf_mlnmt.common.model_folder import GENERATION_CONFIG, check_model_folder, read_part
 from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.generation.translating.call import TranslationCall
-from hf_mlnmt.generation.translating.hypotheses import CONFIDENCE, Calibration, mean
+from hf_mlnmt.generation.translating.hypotheses import CONFIDENCE, Calibration, Hypothesis, Quality, mean
 from hf_mlnmt.generation.translating.options import DecodingOptions
 from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
+from hf_mlnmt.generation.translating.watching import RATIO, size_of
 
 FEWEST = 100  # sentences that a development set needs
 KNOTS = 20
+DOCUMENT = 20  # sentences
 
 
 def calibrate(scores: Sequence[float], qualities: Sequence[float], words: Sequence[tuple[float, bool]]) -> Calibration:
@@ -78,7 +82,8 @@ class _AsTheyAre:
 def calibrate_folder(
     folder: Path, source: Path, reference: Path, decoding: DecodingOptions, device: str | None = None
 ) -> Calibration:
-    """Fits confidences to the translations of a development set, and writes them into the folder's generation config.
+    """Fits confidences to the translations of a development set, and writes them into the folder's generation config,
+    with the ratio of characters of its references to those of its sources, by which watching.py finds omissions.
 
     Raises: UserError for files of different lengths, or of fewer than 100 sentences.
     """
@@ -90,7 +95,8 @@ def calibrate_folder(
     settings = read_part(folder, GENERATION_CONFIG)
     settings.pop("_from_model_config", None)  # else generate() would derive these settings from config.json again
     with keeping(()):  # allows to write this file though the model is an input
-        write_json(folder / GENERATION_CONFIG, {**settings, CONFIDENCE: found.to_dict()})
+        ratio = sum(map(size_of, references)) / max(1, sum(map(size_of, texts)))
+        write_json(folder / GENERATION_CONFIG, {**settings, CONFIDENCE: found.to_dict(), RATIO: round(ratio, 3)})
     return found
 
 
@@ -109,7 +115,25 @@ def calibration_of(
         for each, right in zip(best, references)
         for pair in zip(each.word_confidences or (), words_in_reference(each.text, right), strict=True)
     ]
-    return calibrate([mean(each) for each in best], qualities, words)
+    found = calibrate([mean(each) for each in best], qualities, words)
+    return replace(found, document=line_of_documents(found, best, references))
+
+
+def line_of_documents(calibration: Calibration, best: Sequence[Hypothesis], references: Sequence[str]) -> list[float]:
+    """Fits equation 3; returns a, b, and the standard deviation of documents as they come from what it says."""
+    from sacrebleu import CHRF
+
+    plain, order = replace(calibration, document=[1.0, 0.0, 0.0]), sorted(range(len(best)), key=lambda i: mean(best[i]))
+    places = [numbers[i : i + DOCUMENT] for numbers in (range(len(best)), order) for i in range(0, len(best), DOCUMENT)]
+    means = [Quality(plain, [best[i] for i in of_document]).chrf for of_document in places]
+    metric = CHRF()
+    scores = [
+        metric.corpus_score([best[i].text for i in of_document], [[references[i] for i in of_document]]).score
+        for of_document in places
+    ]
+    a, b = np.polyfit(means, scores, 1) if max(means) > min(means) else (0.0, float(np.mean(scores)))
+    off = (a * np.array(means) + b - scores)[: len(places) // 2]
+    return [round(float(a), 2), round(float(b), 2), round(float(off.std()), 1)]
 
 
 def words_in_reference(translation: str, reference: str) -> list[bool]:

@@ -24,7 +24,7 @@ Scores by the metric that chose the translations are too good: evaluate by anoth
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,12 +33,12 @@ import numpy as np
 
 from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.generation.translating.options import UTILITIES
 
 if TYPE_CHECKING:
     from hf_mlnmt.generation.translating.hypotheses import Hypothesis
 
 Utility = Callable[[str, Sequence[str], Sequence[str]], Any]
-NAMES = ("chrf", "chrf-pairwise", "bleu")
 EMBEDDINGS = "embeddings="
 
 
@@ -74,9 +74,9 @@ def utility_of(given: Any, device: str | None = None, language: str | None = Non
         return lambda source, candidates, references: np.array(
             scorer([(source, candidate, reference) for candidate in candidates for reference in references])
         ).reshape(len(candidates), len(references))
-    near = suggest(str(given), NAMES)
+    near = suggest(str(given), UTILITIES)
     raise UserError(
-        f"utility: unknown {given!r}{near}; choose {', '.join(NAMES)}, {EMBEDDINGS}MODEL, or give a command or a "
+        f"utility: unknown {given!r}{near}; choose {', '.join(UTILITIES)}, {EMBEDDINGS}MODEL, or give a command or a "
         "function."
     )
 
@@ -195,16 +195,3 @@ def read_candidates(paths: Sequence[str | Path]) -> list[list[str]]:
             raise UserError(f"{path}: translations of {len(of_file)} texts, {paths[0]}: of {len(rows)}.")
         rows = [[*before, *new] for before, new in zip(rows or [[]] * len(of_file), of_file, strict=True)]
     return rows
-
-
-def choose(sources: Iterable[str], candidates: Iterable[Sequence[str]], utility: Any = "chrf") -> list[str]:
-    """Returns for each source the candidate with the least risk; candidates: samples, n-best lists or several systems'.
-
-    Raises: UserError as `utility_of`; for a source without candidates.
-    """
-    minimum_risk, chosen = MinimumRisk(utility), []
-    for number, (source, texts) in enumerate(zip(sources, candidates, strict=True), start=1):
-        if not texts:
-            raise UserError(f"candidates of text {number}: there are none; give at least one.")
-        chosen.append(minimum_risk.best(source, texts))
-    return chosen

@@ -325,11 +325,9 @@ class _Job:
             names += ["source_language", "target_language"]  # else the codes serve language detection alone
         decoding = replace(self.method.decoding(), **{name: getattr(settings, name) for name in names})
         if references:
-            call = TranslationCall(self.pipeline, replace(decoding, num_return_sequences=self.method.beams), first)
-            each = zip(call.translate(lines, first, update), references, strict=True)
-            translations = [nearest(best, reference) for best, reference in each]
-        else:
-            translations = self.pipeline.translate_lines(lines, first, update, decoding)
+            decoding = replace(decoding, num_return_sequences=self.method.beams)
+        found = TranslationCall(self.pipeline, decoding, first).translate(lines, first, update)
+        translations = list(map(nearest, found, references)) if references else [best[0] for best in found]
         return [(" ".join(each.text.splitlines()), each.finished) for each in translations]
 
     def _unlikely(self, lines: list[str], outputs: list[str]) -> set[int]:

@@ -69,7 +69,6 @@ class TranslationCall(BatchSearch):
         self,
         groups: Iterable[Sequence[str]],
         update: Callable[[int], Any],
-        first_line: int = 1,
         done: int = 0,
         read_ahead: bool = False,
     ) -> Iterator[tuple[int, Sequence[str], list[list[Hypothesis]]]]:
@@ -80,7 +79,7 @@ class TranslationCall(BatchSearch):
         """
         if self.options.seed is not None:
             torch.manual_seed(self.options.seed)
-        yield from self._translated(_numbered(groups, first_line, done), update, read_ahead and self.ahead)
+        yield from self._translated(_numbered(groups, done), update, read_ahead and self.ahead)
         self.report()
 
     def translate(self, texts: Sequence[str], first_line: int, update: Callable[[int], Any]) -> list[list[Hypothesis]]:
@@ -298,13 +297,13 @@ def _joined_alignment(ranked: Sequence[Hypothesis], pieces: Sequence[TextPiece])
     return tuple(sorted(found))
 
 
-def _numbered(groups: Iterable[Sequence[str]], first_line: int, done: int) -> Iterator[tuple[int, Sequence[str]]]:
+def _numbered(groups: Iterable[Sequence[str]], done: int) -> Iterator[tuple[int, Sequence[str]]]:
     """Yields (line of the first text, texts) of each group; skips the first `done` texts."""
-    line = first_line
+    line = 1
     for texts in groups:
+        if line + len(texts) - 1 > done:
+            yield line, texts
         line += len(texts)
-        if line - first_line > done:
-            yield line - len(texts), texts
 
 
 def _one_ahead(items: Iterable[Any]) -> Iterator[Any]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -86,15 +86,18 @@ def least_by_word(tokenizer: Any, ids: Sequence[int], logs: Sequence[float], tex
 
 @dataclass(frozen=True)
 class Calibration:
-    """The parameters by which a model's scores become confidences: equations 1 and 2 of choosing/confidence.py.
+    """The parameters by which a model's scores become confidences: equations 1 to 3 of choosing/confidence.py.
 
-    scores, values: knots of (1), ascending. word: a and b of (2). sentences: how many sentences both were fitted to.
+    scores, values: knots of (1), ascending. word: a and b of (2). sentences: how many sentences these were fitted to.
+    document: a and b of (3), and the standard deviation of (3) from the chrF of documents; a calibration that was made
+    before there was (3) has m itself, and the deviation 4 (docs/studies/decoding.md measures it).
     """
 
     scores: list[float]
     values: list[float]
     word: list[float]
     sentences: int
+    document: list[float] = field(default_factory=lambda: [100.0, 0.0, 4.0])
 
     @classmethod
     def of(cls, generation_config: Any) -> Calibration | None:
@@ -103,9 +106,10 @@ class Calibration:
         if given is None:
             return None
         try:
-            known = cls(**{field.name: given[field.name] for field in fields(cls)})
-            numbers = [*known.scores, *known.values, *known.word]
-            good = len(known.scores) == len(known.values) > 0 and len(known.word) == 2
+            needed = [each.name for each in fields(cls) if each.name in given or each.default_factory is MISSING]
+            known = cls(**{name: given[name] for name in needed})
+            numbers = [*known.scores, *known.values, *known.word, *known.document]
+            good = len(known.scores) == len(known.values) > 0 and (len(known.word), len(known.document)) == (2, 3)
             if not (good and all(map(math.isfinite, numbers)) and known.scores == sorted(known.scores)):
                 raise ValueError("knots")
         except (KeyError, TypeError, ValueError) as error:
@@ -126,3 +130,57 @@ class Calibration:
         """Returns the confidence of a word from the least ln P of its subwords, by equation 2."""
         a, b = self.word
         return 1 / (1 + math.exp(min(700.0, -(a * least + b))))
+
+
+USABLE, HOPELESS = 60.0, 40.0  # chrF from which a document is usable, and below which it is best begun anew
+
+
+class Quality:
+    """Projects the chrF of a document from its translations, which `add` is called with one by one.
+
+    The confidences of the texts, each weighted by the characters of its translation, are averaged (equation 3 of
+    choosing/confidence.py); a translation that a memory had counts as sure.
+    """
+
+    def __init__(self, calibration: Calibration, translations: Iterable[Hypothesis] = ()) -> None:
+        """translations: with log probabilities, which a call computes for lists of hypotheses."""
+        self.calibration, self.texts, self.characters, self.sure = calibration, 0, 0, 0.0
+        for each in translations:
+            self.add(each)
+
+    def add(self, best: Hypothesis) -> None:
+        """Counts a text's translation; one without characters changes nothing."""
+        self.texts += bool(best.text)
+        self.characters += len(best.text)
+        self.sure += len(best.text) * (self.calibration.of_translation(mean(best)) if best.length else 1.0)
+
+    @property
+    def chrf(self) -> float:
+        """Returns the projected chrF, 0 to 100."""
+        a, b, _ = self.calibration.document
+        return min(max(a * self.sure / max(self.characters, 1) + b, 0.0), 100.0)
+
+    @property
+    def verdict(self) -> str:
+        """Returns what the projected chrF means for those who work on the document."""
+        return "usable" if self.chrf >= USABLE else "needs work" if self.chrf >= HOPELESS else "start anew"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all that is said of the document, with the thresholds, for JSON."""
+        found = {"projected_chrf": round(self.chrf, 1), "deviation": self.calibration.document[2]}
+        return found | {"verdict": self.verdict, "texts": self.texts, "usable_from": USABLE, "anew_below": HOPELESS}
+
+    def __str__(self) -> str:
+        return (
+            f"projected chrF {self.chrf:.1f} (+- {self.calibration.document[2]:g}) of {self.texts:,} texts: "
+            f"{self.verdict} (usable: from {USABLE:g}, needs work: from {HOPELESS:g}, start anew: below)"
+        )
+
+
+def quality_of(model: Any, translations: Iterable[Hypothesis]) -> Quality | None:
+    """Returns the projected quality of a document from its translations; None for a model without a calibration, or
+    translations without log probabilities, which calls with `alignments` or `confidence` compute."""
+    calibration, given = Calibration.of(model.generation_config), list(translations)
+    if calibration is None or any(each.length and not each.log_probability for each in given):
+        return None
+    return Quality(calibration, given)

@@ -7,14 +7,13 @@ file is first written in a folder beside it (journal.py), so that a stopped tran
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from glob import escape
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -44,47 +43,6 @@ _NUL = "contains a NUL character: not a text file, or not UTF-8."
 _REMEDY = "Convert the text to UTF-8, for example with iconv."
 
 
-@dataclass(frozen=True)
-class Shard:
-    """Part `number` (from 1, as in `split -n l/1/4`) of a text that is cut into `count` parts for separate jobs.
-
-    A shard has whole windows (groups of lines that are translated together): its batches are those of the whole text,
-    and so its translations are bit by bit those that a translation of the whole text has.
-    """
-
-    number: int
-    count: int
-
-    @classmethod
-    def parse(cls, text: str) -> Shard:
-        """Reads "2/10". Raises: UserError for anything else, and for shards counted from 0."""
-        match = re.fullmatch(r"(\d+)/(\d+)", text)
-        number, count = map(int, match.groups()) if match else (0, 0)
-        if not 1 <= number <= count:
-            counted = f"shards count from 1, so these are 1/{count} to {count}/{count}"
-            wanted = counted if number == 0 < count else "expected I/N with I from 1 to N, such as 2/10"
-            raise UserError(f"--shard {text}: {wanted}.")
-        return cls(number, count)
-
-    def windows(self, sizes: Sequence[int]) -> tuple[range, range]:
-        """Returns the numbers, from 0, of the shard's windows and lines; sizes: lines of each window of the text.
-
-        Raises: UserError where there are fewer windows than shards.
-        """
-        lines = sum(sizes)
-        if len(sizes) < self.count:
-            raise UserError(
-                f"--shard {self}: {lines:,} lines are {len(sizes)} windows of {max(sizes, default=0):,}, which cannot "
-                f"be divided among {self.count} shards. "
-                + (f"Give every shard --window {lines // self.count}." if lines >= self.count else "Take fewer shards.")
-            )
-        first, end = (len(sizes) * number // self.count for number in (self.number - 1, self.number))
-        return range(first, end), range(sum(sizes[:first]), sum(sizes[:end]))
-
-    def __str__(self) -> str:
-        return f"{self.number}/{self.count}"
-
-
 def identities(inputs: Sequence[str], form: Form = "lines") -> list[dict[str, Any]] | None:
     """Returns each file's name, number of lines and hash; None where standard input is among them."""
     return None if STANDARD_INPUT in inputs else [identity_of_text(name, _lines(name, form)) for name in inputs]
@@ -95,15 +53,8 @@ def text_groups(inputs: Sequence[str], window: int, form: Form = "lines") -> Ite
 
     The first window is yielded in several groups, the first of FIRST_WINDOW lines, each later one twice as long.
     """
-    return _begun_small(_windows(inputs, window, form))
-
-
-def _windows(inputs: Sequence[str], window: int, form: Form) -> Iterator[list[str]]:
-    for name in inputs:
-        yield from pipe_groups() if name == STANDARD_INPUT else file_groups(name, window, form)
-
-
-def _begun_small(groups: Iterator[list[str]]) -> Iterator[list[str]]:
+    of_inputs = (pipe_groups() if name == STANDARD_INPUT else file_groups(name, window, form) for name in inputs)
+    groups = chain.from_iterable(of_inputs)
     rest, size = next(groups, []), FIRST_WINDOW
     while len(rest) >= 3 * size:
         yield rest[:size]
@@ -322,8 +273,7 @@ class TextFiles:
     Args:
         inputs: names of files; "-" is standard input.
         of_lines: {name of a decoding option: file with that option's value for each source line}.
-        window: lines that are read and sorted by length together. shard: the part that is translated.
-        form: format of the inputs, as in `read_lines`.
+        window: lines that are read and sorted by length together. form: of the inputs, as in `read_lines`.
     Raises: UserError for a file that cannot be read, or a file of `of_lines` with another number of lines.
     """
 
@@ -333,25 +283,15 @@ class TextFiles:
         decoding: DecodingOptions,
         of_lines: Mapping[str, Path] | None = None,
         window: int = WINDOW,
-        shard: Shard | None = None,
         form: Form = "lines",
     ) -> None:
-        self.texts, self.of_lines, self.window, self.shard = identities(inputs, form), of_lines or {}, window, shard
+        self.texts, self.of_lines, self.window = identities(inputs, form), of_lines or {}, window
         given: dict[str, Any] = {name: list(_lines(file, "lines")) for name, file in self.of_lines.items()}
         self.decoding = replace(decoding, **given)
-        self.groups, self.first = text_groups(inputs, window, form), 0
+        self.groups = text_groups(inputs, window, form)
         self.total = None if self.texts is None else sum(text["lines"] for text in self.texts)
         if self.total is not None:
             self._check_counts(self.total)
-        if shard:
-            if self.texts is None:
-                raise UserError("--shard is a part of files, and standard input is none: give the names of files.")
-            lengths = [text["lines"] for text in self.texts]
-            sizes = [min(window, lines - start) for lines in lengths for start in range(0, lines, window)]
-            windows, numbers = shard.windows(sizes)
-            groups = islice(_windows(inputs, window, form), windows.start, windows.stop)
-            self.groups = groups if windows.start else _begun_small(groups)
-            self.first, self.total = numbers.start, len(numbers)
 
     def _check_counts(self, texts: int) -> None:
         for name, file in self.of_lines.items():
@@ -369,7 +309,7 @@ class TextFiles:
         if names := settings.pop("memory"):  # what they hold, and what was added
             patterns = [(Path(name).parent, escape(Path(name).name)) for name in names]
             settings["memories"] = [sha256_of_files(place, [own, f"{own}.*.added"]) for place, own in patterns]
-        settings |= {"window": self.window, "shard": self.shard and str(self.shard), **asdict(style), **others}
+        settings |= {"window": self.window, **asdict(style), **others}
         settings = {name: value for name, value in settings.items() if name != "memory" or value}
         settings = {
             name: digest(value) if isinstance(value, Mapping | list) and value else value
@@ -385,16 +325,17 @@ class TextFiles:
         update: Callable[[int], Any],
         done: int = 0,
         style: Style = Style(),
+        tell: Callable[[Hypothesis], Any] = lambda best: None,
     ) -> None:
         """Writes the translations of all lines but the first `done`; `write`, `done`: as `opened` yields them.
 
-        update: called with the number of lines translated since the last call.
+        update: called with the number of lines translated since the last call. tell: called with each translation.
         """
         from hf_mlnmt.generation.translating.call import TranslationCall
 
         call, count, (head, end) = TranslationCall(pipeline, self.decoding), done, style.around()
         plain = not self.decoding.num_return_sequences and not style.scores  # no n-best list: the translation alone
-        groups = call.translate_groups(self.groups, update, 1 + self.first, done, self.texts is not None)
+        groups = call.translate_groups(self.groups, update, done, self.texts is not None)
         for line, group, results in groups:
             count += len(group)
             numbered = enumerate(zip(group, results, strict=True), line - 1)
@@ -402,6 +343,8 @@ class TextFiles:
             before, last = head * (count == len(group)), count == self.total
             aside = (row(number, source, best[0]) for number, (source, best) in enumerate(zip(group, results), line))
             write(before + text + end * last, count, "".join(aside))
+            for best in results:
+                tell(best[0])
         if end and (count != self.total or not count):
             write(head * (not count) + end, count, "")
         if self.total is None:

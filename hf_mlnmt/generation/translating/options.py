@@ -43,6 +43,7 @@ LARGEST_SEED = 2**64 - 1
 OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases")  # options that may be a list, one for each text
 CONSTRAINTS = ("terms", "force_phrases", "keep")  # options that demand something of a translation
 ONE_BY_ONE = ("do_sample", "mbr", "rerank", "num_return_sequences")  # options that cannot go with `alternatives`
+UTILITIES = ("chrf", "chrf-pairwise", "bleu")  # of minimum_risk.py, beside models, commands and functions
 SAMPLERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma")
 CONTROL = re.compile(r"[\0-\x08\x0e-\x1f\x7f]")  # control characters, refused in all texts
 REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
@@ -57,7 +58,6 @@ FEATURES_OF = ("translation", "reverse", "language-model", "command")
 _IDENTITY: Form = {"name": str, "files": dict}
 RERANKER: Form = {
     "features": {...: float},
-    "by?": str,  # only in files of an earlier version; must be "sentence"
     "samples?": int,
     "decoding?": dict,
     "made_from?": {"model?": (None, _IDENTITY), "models?": {...: _IDENTITY}},
@@ -74,6 +74,7 @@ NUMBERS = {
     "min_p": Range(0, 1),
     "top_n_sigma": Range(0, above=True),
     **dict.fromkeys(("alpha", "beta", "diversity_penalty", "memory_weight"), Range(0)),
+    "length_ratio": Range(0.01, 100),  # of generation configs alone (watching.py)
     "guidance_scale": Range(1, 1),  # other values need a model without a source
 }
 
@@ -204,8 +205,6 @@ def checked_reranker(given: Any) -> dict[str, Any]:
             raise UserError(f"{where}: features: {name}: {weight:g} is no weight: at most {MOST_WEIGHT:g} is expected.")
     if not content["features"]:
         raise UserError(f"{where}: expected one of 'features' or more.")
-    if content.get("by", "sentence") != "sentence":
-        raise UserError(f"{where}: 'by' {content['by']} is no longer there: candidates are chosen by sentence.")
     return dict(content)
 
 
@@ -390,7 +389,7 @@ class DecodingOptions:
         "a command that reads lines of source, candidate and reference with tabs between them and writes numbers.",
         metavar="NAME",
         parser=str,
-        choices=("chrf", "chrf-pairwise", "bleu"),
+        choices=UTILITIES,
     )
     # The name of a reranker's file, or its content as a dict (reranking.py).
     rerank: Mapping[str, Any] | str | None = option(

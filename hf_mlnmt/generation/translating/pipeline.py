@@ -32,7 +32,7 @@ from hf_mlnmt.generation.choosing.minimum_risk import MinimumRisk
 from hf_mlnmt.generation.choosing.reranking import Reranker, given_translations
 from hf_mlnmt.generation.translating.batches import arguments_of_texts, rows_by_text
 from hf_mlnmt.generation.translating.call import TranslationCall
-from hf_mlnmt.generation.translating.hypotheses import Hypothesis, Scored
+from hf_mlnmt.generation.translating.hypotheses import Scored
 from hf_mlnmt.generation.translating.loading import Parts, load, parts_in_memory
 from hf_mlnmt.generation.translating.options import OF_TEXTS, DecodingOptions, forced_first, of_texts
 from hf_mlnmt.memory.index import TranslationMemory
@@ -40,7 +40,6 @@ from hf_mlnmt.search.hypotheses import normalized
 
 NAMES = ("source_language", "target_language")
 USUAL = DecodingOptions()
-COLUMN = "text"
 
 
 class TranslationPipeline:
@@ -102,12 +101,8 @@ class TranslationPipeline:
 
     @property
     def model(self) -> Any:
-        """Returns the model that translates; can be set."""
+        """Returns the model that translates."""
         return self.parts.model
-
-    @model.setter
-    def model(self, model: Any) -> None:
-        self.parts = self.parts._replace(model=model)
 
     @classmethod
     def from_pretrained(
@@ -214,23 +209,6 @@ class TranslationPipeline:
         groups = iter(lambda: list(islice(iterator, window)), [])
         return self._groups(groups, USUAL.with_keywords(options), read_ahead=window > 1)
 
-    def translate_lines(
-        self,
-        texts: Sequence[str],
-        first_line: int = 1,
-        update: Callable[[int], Any] = lambda done: None,
-        decoding: DecodingOptions = USUAL,
-        **options: Any,
-    ) -> list[Hypothesis]:
-        """Returns the best hypothesis of each text, the lines `first_line` and so on of a longer text.
-
-        With `draws="text"` a line's random draws depend on the seed and its number alone, not on how lines are cut up
-        into calls. `update` is called with the number of texts done. Scores and log probabilities are 0 unless
-        num_return_sequences=1 is given: they need one more forward pass.
-        """
-        call = TranslationCall(self, decoding.with_keywords(options), first_line)
-        return [best[0] for best in call.translate(texts, first_line, update)]
-
     def _groups(
         self,
         groups: Iterable[Sequence[str]],
@@ -260,7 +238,7 @@ class Translate:
 
     Args:
         model: a folder or a Hub name.
-        column: name of the column of texts; None: "text", or the only column of texts.
+        column: name of the column of texts.
         into: name of the new column, which may be `column` itself: a string for each text, or with num_return_sequences
             a list of translations, best first; an empty text has an empty one, None has None.
         device, dtype, revision, trust_remote_code: as in TranslationPipeline.from_pretrained.
@@ -273,7 +251,7 @@ class Translate:
         self,
         model: str | Path,
         *,
-        column: str | None = None,
+        column: str = "text",
         into: str = "translation",
         device: str | None = None,
         dtype: str = "auto",
@@ -289,7 +267,10 @@ class Translate:
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the batch with the column of translations."""
-        column = self._column(batch)
+        column = self.column
+        if column not in batch:
+            near = suggest(column, batch)
+            raise UserError(f"column: the batch has no {column!r}{near}; it has {', '.join(batch)}.")
         if self.into in batch and self.into != column:
             raise UserError(f"into: the batch has a column {self.into!r} already. Give the translations another name.")
         texts = list(batch[column])
@@ -305,17 +286,6 @@ class Translate:
         for number, result in zip(numbers, results, strict=True):
             translations[number] = result if isinstance(result, str) else [each.text for each in result]
         return {**batch, self.into: translations}
-
-    def _column(self, batch: Mapping[str, Any]) -> str:
-        if self.column is not None and self.column not in batch:
-            near = suggest(self.column, batch)
-            raise UserError(f"column: the batch has no {self.column!r}{near}; it has {', '.join(batch)}.")
-        if self.column is not None or COLUMN in batch:
-            return self.column or COLUMN
-        of_texts = [name for name in batch if all(text is None or isinstance(text, str) for text in batch[name])]
-        if len(of_texts) != 1:
-            raise UserError(f"column: say which one holds the texts; the batch has {', '.join(batch) or 'none'}.")
-        return of_texts[0]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "content": self.content}

@@ -10,7 +10,7 @@
 
 A piece of several sentences is searched again sentence by sentence, one of which much is left out in parts of up to
 PART tokens. What is seen depends on source and translation
-alone, not on other texts: batches, shards and resumed files have the same translations.
+alone, not on other texts: batches and resumed files have the same translations.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def warnings_of(
     size, usual = size_of(text), size_of(source) * (ratio or 1.0)
     far = (size - usual) / math.sqrt(usual or 1.0)  # in characters' standard deviations (Gale and Church 1993), nearly
     if hypothesis.finished and (
-        (far < (-3.2 if ratio else -3.5) and size < (0.68 if ratio else 0.58) * usual)
+        (far < (-2.8 if ratio else -3.4) and size < (0.58 if ratio else 0.52) * usual)
         or (size < 0.75 * usual and len(split_sentences(text)) < len(split_sentences(source)))
         or (hypothesis.alignment is not None and is_unvisited(source, hypothesis.alignment))
     ):
