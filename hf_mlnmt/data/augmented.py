@@ -17,9 +17,8 @@ from hf_mlnmt.data.encoded import Examples, Lengths, Rows, interleaved
 from hf_mlnmt.data.filters import Pair
 from hf_mlnmt.data.processing import Side
 from hf_mlnmt.data.resegmented import Resegmented
-from hf_mlnmt.data.shuffling import as_places, mixed
 from hf_mlnmt.data.tokenizer import Tokenizers, decode
-from hf_mlnmt.data.training_set import Corpora, TrainingSet
+from hf_mlnmt.data.training_set import Corpora, TrainingSet, as_places, mixed
 
 EPOCHS = 1 << 20  # that an index can say
 _AT_ONCE = 10_000  # pairs
@@ -51,9 +50,6 @@ class Augmented(TrainingSet):
     def distinct(self) -> int:
         """Returns the number of pairs, however they are shown."""
         return len(self.corpora)
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        return self.gather(np.array([index]))[0]
 
     def gather(self, indices: np.ndarray) -> Examples:
         drawn = indices >= len(self.inner)

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.data.shuffling import shuffled
-from hf_mlnmt.data.training_set import Corpora, draw, epoch_counts
+from hf_mlnmt.data.training_set import Corpora, draw, epoch_counts, shuffled
 
 
 def test_counts():
@@ -66,7 +65,7 @@ def test_a_large_corpus_is_drawn_from_without_a_permutation_of_all(monkeypatch, 
     parts = [Pairs(size, seed=number) for number, size in enumerate(sizes)]
     weights = [count / size for count, size in zip(counts, sizes)]
     usual = [Corpora(parts, weights).choose(epoch) for epoch in range(4)]
-    monkeypatch.setattr("hf_mlnmt.data.shuffling.LARGE", 100)
+    monkeypatch.setattr("hf_mlnmt.data.training_set.LARGE", 100)
     mixture = Corpora(parts, weights)
     epochs = [mixture.choose(epoch) for epoch in range(4)]
     whole = [epoch[:] for epoch in epochs]

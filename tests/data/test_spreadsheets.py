@@ -14,10 +14,9 @@ import pyarrow
 import pytest
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
+from hf_mlnmt.data.corpus import CorpusSpec, TextSpec, read_pairs, read_text
 from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.data.lines import checked_lines, read_lines
-from hf_mlnmt.data.text import TextSpec, read_text
 
 TEXT = "Ein Haus\nमेरा घर\n"
 
@@ -133,7 +132,7 @@ def test_fields_that_look_quoted_are_said(tmp_path, caplog):
         ("a.tsv", "1\ta\tb\n2\tc\n", {"columns": {"source": 2, "target": 3}}, r"line 2: .*2 columns.*3 expected"),
         ("a.tsv", "1\ta\tb\n2\tc\td\te\n", {"columns": {"source": 2, "target": 3}}, r"line 2: .*4 columns"),
         ("a.tsv", 'a\tb\n"open\tc\n', {"quoting": "csv"}, r"line 2: .*quot"),
-        ("a.csv", "source,target\na,NA\n", {}, r"line 2: no text"),
+        ("a.csv", 'a,"b\nb\nb"\nx,y,z\n', {}, r"line 4: .*3 columns"),
         ("a.csv", "source,target\na,b,c\n", {}, r"line 2: .*3 columns"),
         ("a.json", '[{"source": "a", "target": "b"}, {"source": "a"}]', {}, r"record 2: "),
         ("a.json", '[{"source": "a", "target": "b"}, ', {}, r"a\.json: not valid JSON"),
@@ -151,8 +150,8 @@ def test_rows_of_other_widths_are_said(tmp_path, name, content, fields, message)
         ("a.tsv", "a\tb\n\nc\td\n\n", {"blank line": 2}),
         (
             "a.csv",
-            "source,target\na,b\nx,NA\nNULL,y\n,,\nc,d\n\n",
-            {"no text": 2, "another number of columns": 1, "blank line": 1},
+            "source,target\na,b\n,,\nc,d\n\n",
+            {"another number of columns": 1, "blank line": 1},
         ),
         ("a.csv", 'source;target\na;b\n"x" y;z\nc;d\n', {"broken quoting": 1}),
         (
@@ -219,13 +218,7 @@ def test_many_quotes_that_are_not_closed(tmp_path):
     assert (kept, dropped) == ([("a", "b")], {"broken quoting": 3000})
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "source\ttarget\na, b\tc\n",
-        "en-US;de_AT\na, b;c\n",
-    ],
-)
+@pytest.mark.parametrize("content", ["source\ttarget\na, b\tc\n", "en-US;de_AT\na, b;c\n"])
 def test_what_spreadsheets_put_into_a_csv_file(tmp_path, content):
     languages = {"source": "en", "target": "de"}
     assert pairs(tmp_path, "a.csv", content, languages=languages) == ([("a, b", "c")], {})
@@ -247,38 +240,6 @@ def test_columns_that_hold_nothing_are_not_proposed(tmp_path):
         pairs(tmp_path, "a.csv", "a,b,,\nc,d,,\n")
     with pytest.raises(UserError, match=r"columns: \{source: 2, target: 3\}"):
         pairs(tmp_path, "a.csv", "1,a,b,\n2,c,d,\n")
-
-
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-def test_utf_16_without_a_mark_is_called_by_its_name(tmp_path, encoding):
-    (tmp_path / "a.txt").write_bytes("Ein Hund läuft über das Gras.\n".encode(encoding))
-    with pytest.raises(UserError, match=rf"this is UTF-16 text .*iconv -f {encoding.upper().replace('-', '')[:3]}-16"):
-        next(checked_lines(tmp_path / "a.txt", None))
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "quoting"),
-    [
-        ("a.csv", '"NULL",zero\nx,"NA"\n"nan","a ""quoted"" one"\n', None),
-        ("a.tsv", 'NULL\tzero\nx\tNA\nnan\ta "quoted" one\n', None),
-        ("a.tsv", '"NULL"\tzero\nx\t"NA"\n"nan"\t"a ""quoted"" one"\n', "csv"),
-    ],
-)
-def test_what_is_quoted_and_what_is_no_csv_is_text(tmp_path, name, text, quoting):
-    """NULL is German for zero, and NA an abbreviation."""
-    (tmp_path / name).write_text(text)
-    pairs = [("NULL", "zero"), ("x", "NA"), ("nan", 'a "quoted" one')]
-    assert (
-        list(read_pairs(CorpusSpec(path=name, quoting=quoting, columns={"source": 1, "target": 2}), tmp_path)) == pairs
-    )
-
-
-def test_rows_behind_a_line_break_in_quotes_are_counted_by_lines(tmp_path):
-    (tmp_path / "a.csv").write_text('a,"b\nb\nb"\nx,NULL\n')
-    with pytest.raises(
-        UserError, match=r"a.csv, line 4: no text \(a field is NULL; where it is a word, put it in double quotes\)"
-    ):
-        list(read_pairs(CorpusSpec(path="a.csv", columns={"source": 1, "target": 2}), tmp_path))
 
 
 @pytest.mark.parametrize("content", ['[{"source": "a", "target": "b"}]', '{"source": "a", "target": "b"}\n'])

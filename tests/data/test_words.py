@@ -6,9 +6,8 @@ import pytest
 
 from hf_mlnmt.analysis.outputs import has_run, is_copied, is_repeated, is_untranslated, source_lengths
 from hf_mlnmt.data import CorpusSpec, Tokenizers, encode_corpus, train_tokenizer
-from hf_mlnmt.data.filters import FilterReport, PairFilter
+from hf_mlnmt.data.filters import FilterReport, PairFilter, word_overlap
 from hf_mlnmt.data.processing import TextProcessing
-from hf_mlnmt.data.text import word_overlap
 from hf_mlnmt.data.words import is_unspaced, is_visible, spelt, spoken, without_invisible, words
 from hf_mlnmt.generation.synthetic.methods import Counts, Judge
 
@@ -179,10 +178,7 @@ def test_what_shows_nothing_is_that_of_unicode():
     ("text", "expected"),
     [
         ("Ｔｗｏ ｄｏｇｓ！", "Two dogs!"),
-        (
-            "ﬁsh ½ ² \u2026 \u00a0 Ⅳ",
-            "fish ½ ² \u2026 \u00a0 IV",
-        ),  # what is not known, and what says another number
+        ("ﬁsh ½ ² \u2026 \u00a0 Ⅳ", "fish ½ ² \u2026 \u00a0 IV"),  # what is not known, and what says another number
         ("ｶﾞｰ猫", "ガー猫"),
         ("über \u2126 日本", "über \u2126 日本"),
     ],
