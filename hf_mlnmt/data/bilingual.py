@@ -35,8 +35,8 @@ from hf_mlnmt.data.tables import looks_like_header, read_table, separator_of, si
 log = logging.getLogger(__name__)
 Place = Any  # a Path, a zipfile.Path inside of an archive, or two of them: a text of each language
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
-_SPACES = re.compile("[ \t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
-_ODD_SPACES = re.compile("[\t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]|  ")
+_ODD = "\t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029"
+_SPACES = re.compile(f" *[{_ODD}][ {_ODD}]*|  +")  # but a single space
 _CODES = {"bpt", "ept", "it", "ph", "ut", "x", "bx", "ex", "sc", "ec", "cp", "sm", "em"}  # inline, no text of a segment
 _DATE = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)T(\d\d):?(\d\d):?(\d\d)")
 _PO_LINE = re.compile(r'\s*(?:#.*|(?:(?:msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)\s*)?"(?:[^"\\]|\\.)*+"\s*)?')
@@ -195,7 +195,7 @@ def bilingual_files(path: Path, source: str, target: str) -> list[Place]:
 
 
 def _clean(text: str) -> str:
-    return (_SPACES.sub(" ", text) if _ODD_SPACES.search(text) else text).strip(" ")
+    return _SPACES.sub(" ", text).strip(" ")
 
 
 @lru_cache(maxsize=1000)
@@ -434,7 +434,7 @@ def _read_table(path: Place, how: _How) -> Iterator[_Found]:
     if is_lines := isinstance(path, tuple):
         rows = side_by_side(path, how.drop, how.report)
     else:
-        spec = SimpleNamespace(columns=None, quoting=None, bad_lines="drop" if how.drop else "error")
+        spec = SimpleNamespace(columns=None, bad_lines="drop" if how.drop else "error")
         spec.languages = {"source": how.source, "target": how.target}
         rows = read_table(spec, path, how.report)
     for number, (own, other) in enumerate(rows, 1):

@@ -138,28 +138,18 @@ def _difference(path: Path, told: Mapping[str, Any]) -> str | None:
 
 
 log = logging.getLogger(__name__)
-Quoting = Literal["none", "csv"]
 TextSide = Literal["source", "target"]
 _TURNED = "or the name; where the sides are exchanged, say reverse: true."
-WEIGHT = Range(0, 1000, above=True)
+Weight = Annotated[float, Range(0, 1000, above=True)]
+Limit = Annotated[int, Range(1)]
 
 
-OF_DATASETS = ("config", "split", "streaming")
-
-
-def check_keys(spec: Any, where: str, others: Sequence[str] = ()) -> None:
-    """Raises UserError for a wrong limit, weight or bad_lines, and for keys without effect, such as `others`."""
-    if spec.limit is not None and spec.limit < 1:
-        raise UserError(f"{where}: limit must be at least 1, not {spec.limit}.")
-    if spec.bad_lines not in ("error", "drop"):
-        raise UserError(f"{where}: bad_lines is 'error' or 'drop', not {spec.bad_lines!r}.")
-    if problem := WEIGHT.problem(spec.weight):
-        raise UserError(f"{where}: weight{problem} Leave the text out to show none of it.")
+def check_keys(spec: Any, where: str) -> None:
+    """Raises UserError for keys of a data set where the corpus is none."""
     usual = {each.name: each.default for each in fields(spec)}
-    others = (*others, *(() if spec.path else ("quoting",)), *(() if spec.dataset else OF_DATASETS))
-    if name := next((name for name in others if getattr(spec, name) != usual[name]), None):
-        what = "a data set (dataset: NAME)" if name in OF_DATASETS else "a table (path)"
-        raise UserError(f"{where}: {name} is of {what}, and has no effect here. Leave it out.")
+    names = () if spec.dataset else ("config", "split", "streaming")
+    if name := next((name for name in names if getattr(spec, name) != usual[name]), None):
+        raise UserError(f"{where}: {name} is of a data set (dataset: NAME), and has no effect here. Leave it out.")
 
 
 @dataclass
@@ -188,12 +178,7 @@ class CorpusSpec(Section):
         'or a "translation" that holds these.',
     )
     languages: dict[str, str] | None = key(None, "{source: en, target: de}; unless told, those of the task or recipe.")
-    weight: Annotated[float, WEIGHT] = key(1.0, "How often an epoch shows each pair.")
-    quoting: Quoting | None = key(
-        None,
-        'csv: a field of .tsv or .csv may stand in double quotes, with tabs, commas and line breaks in it, and "" for '
-        "a quote; none: quotes are text. Unless told csv for .csv, none for .tsv, with a warning where they look so.",
-    )
+    weight: Weight = key(1.0, "How often an epoch shows each pair.")
     bad_lines: Literal["error", "drop"] = key(
         "error",
         "At invalid UTF-8, control characters, overlong lines, rows of another width, null and broken JSON: stop, or "
@@ -206,7 +191,7 @@ class CorpusSpec(Section):
     reverse: bool = key(
         False, "Source and target change places as they are read; languages are those of the pairs as they come out."
     )
-    limit: int | None = key(None, "Only the first so many pairs, at least 1.")
+    limit: Limit | None = key(None, "Only the first so many pairs.")
     tag: Annotated[str, MinLen(0)] | None = key(
         None, 'A token such as `<bt>` before every source; of a synthetic corpus its manifest\'s, and "" is none.'
     )
@@ -231,7 +216,9 @@ class CorpusSpec(Section):
                 and all(isinstance(side, kinds) for side in value.values())
             ):
                 raise UserError(f"corpus: {name} needs 'source' and 'target', as in {{source: ..., target: ...}}.")
-        check_keys(self, f"corpus: {self}", ("columns",) if self.is_two_files else ())
+        check_keys(self, f"corpus: {self}")
+        if self.columns and self.is_two_files:
+            raise UserError(f"corpus: {self}: columns is of a table (path), and has no effect here. Leave it out.")
         codes, columns = self.languages or {}, self.columns or {}
         if columns and columns["source"] == columns["target"] and codes.get("source") != codes.get("target"):
             raise UserError(
@@ -257,7 +244,7 @@ class CorpusSpec(Section):
     def reading(self) -> tuple[Any, ...]:
         """Returns all that decides how the text is read, but for the files themselves."""
         usual = (self.dataset, self.config, self.split, self.columns, self.languages, self.bad_lines)
-        others = ("reverse", "limit", "tag", "quoting", "keep_accelerators")
+        others = ("reverse", "limit", "tag", "keep_accelerators")
         return usual + tuple((name, value) for name in others if (value := getattr(self, name)))
 
     @property
@@ -495,12 +482,11 @@ class TextSpec(Section):
         None, "The field that holds the text; of tsv a name of its header line or a number from 1."
     )
     language: str | None = key(None, "The code of its language.")
-    quoting: Quoting | None = key(None, "As of a corpus of pairs.")
     side: TextSide | None = key(
         None, "Whose vocabulary and text processing it gets; unless told, the side whose language it is."
     )
-    limit: int | None = key(None, "Only the first so many sentences, at least 1.")
-    weight: Annotated[float, WEIGHT] = key(1.0, "How often an epoch shows each sentence.")
+    limit: Limit | None = key(None, "Only the first so many sentences.")
+    weight: Weight = key(1.0, "How often an epoch shows each sentence.")
     bad_lines: Literal["error", "drop"] = key(
         "error", "At invalid UTF-8, control characters and overlong lines: stop, or drop the sentence and count it."
     )
@@ -527,7 +513,7 @@ class TextSpec(Section):
     def reading(self) -> tuple[Any, ...]:
         """Returns all that decides how the text is read, but for the files themselves."""
         usual = (self.dataset, self.config, self.split, self.column, self.language, self.side, self.bad_lines)
-        return usual + tuple(value for value in (self.limit, self.quoting) if value is not None)
+        return usual + ((self.limit,) if self.limit is not None else ())
 
     def local_files(self, root: str | Path = ".") -> list[Path]:
         """Returns the files that are read; none for a data set."""
@@ -543,7 +529,7 @@ def read_text(
         yield from islice(read_text(replace(spec, limit=None), root, report), spec.limit)
         return
     if spec.is_table:
-        names = ("path", "dataset", "config", "split", "streaming", "quoting", "bad_lines")
+        names = ("path", "dataset", "config", "split", "streaming", "bad_lines")
         asked: dict[str, Any] = {name: getattr(spec, name) for name in names}
         both = CorpusSpec(columns={"source": spec.column, "target": spec.column}, **asked)
         yield from (text for text, _ in read_pairs(both, root, report, skip))

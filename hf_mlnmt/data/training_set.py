@@ -176,17 +176,10 @@ def epoch_counts(sizes: Sequence[int], weights: Sequence[float] | None, temperat
     temperature: shares proportional to size ** (1 / temperature), as many in all as there are pairs: 1 is plain
         joining, more evens out (5 is usual for many languages).
     """
-    if any(size == 0 for size in sizes):
-        empty = list(sizes).index(0) + 1
-        raise UserError(f"mixture: corpus {empty} of {len(sizes)} has no pairs left; see its filters.")
     if weights is None:
         weights = [1.0] * len(sizes)
-    if len(weights) != len(sizes) or min(weights) <= 0:
-        raise UserError(f"mixture: {len(sizes)} weights above 0 are expected, one a corpus, not {list(weights)}.")
     if temperature is None:
-        return [max(1, round(size * weight)) for size, weight in zip(sizes, weights)]
-    if temperature <= 0:
-        raise UserError(f"mixture: temperature must be above 0, not {temperature}; 1 leaves the corpora's own shares.")
+        return [max(1, round(size * weight)) for size, weight in zip(sizes, weights, strict=True)]
     if any(weight != 1 for weight in weights):
         raise UserError("mixture: give either weights or a temperature, not both.")
     scaled = np.array(sizes, float) ** (1 / temperature)

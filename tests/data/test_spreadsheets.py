@@ -105,21 +105,19 @@ QUOTED = '"He said ""no""\tto me."\t"Er sagte ""nein"" zu mir."\n"two\nlines"\t"
 UNQUOTED = [('He said "no"\tto me.', 'Er sagte "nein" zu mir.'), ("two lines", "zwei Zeilen"), ("plain", "schlicht")]
 
 
-def test_quoting_is_read_where_it_is_said(tmp_path):
-    assert pairs(tmp_path, "a.tsv", QUOTED, quoting="csv") == (UNQUOTED, {})
-    (tmp_path / "a.csv").write_text(QUOTED.replace("\t", ","), encoding="utf-8")
-    csv_pairs = list(read_pairs(CorpusSpec(path="a.csv"), tmp_path))
-    assert csv_pairs == [(source.replace("\t", ","), target) for source, target in UNQUOTED]
+@pytest.mark.parametrize("separator", ["\t", ","])
+def test_quotes_of_a_csv_file_are_read_whatever_separates_its_fields(tmp_path, separator):
+    found, dropped = pairs(tmp_path, "a.csv", QUOTED.replace("\t", separator))
+    assert (found, dropped) == ([(source.replace("\t", separator), target) for source, target in UNQUOTED], {})
 
 
 def test_fields_that_look_quoted_are_said(tmp_path, caplog):
     line = '"He said ""no"" to me."\t"Er sagte ""nein"" zu mir."\n'
     plain = '"Yes."\t"Ja."\n'
     assert len(pairs(tmp_path, "a.tsv", plain + line)[0]) == 2
-    assert all(said in caplog.text for said in ("line 2", "quoting: csv", "quoting: none"))
+    assert all(said in caplog.text for said in ("line 2", "Name the file .csv"))
     caplog.clear()
     pairs(tmp_path, "a.tsv", plain)
-    pairs(tmp_path, "a.tsv", line, quoting="none")
     assert caplog.text == ""
 
 
@@ -131,7 +129,7 @@ def test_fields_that_look_quoted_are_said(tmp_path, caplog):
         ("a.tsv", "a\tb\nA house\tis red.\tEin Haus ist rot.\n", {}, r"line 2: .*3 columns.*2 expected"),
         ("a.tsv", "1\ta\tb\n2\tc\n", {"columns": {"source": 2, "target": 3}}, r"line 2: .*2 columns.*3 expected"),
         ("a.tsv", "1\ta\tb\n2\tc\td\te\n", {"columns": {"source": 2, "target": 3}}, r"line 2: .*4 columns"),
-        ("a.tsv", 'a\tb\n"open\tc\n', {"quoting": "csv"}, r"line 2: .*quot"),
+        ("a.csv", 'a\tb\n"open\tc\n', {}, r"line 2: .*quot"),
         ("a.csv", 'a,"b\nb\nb"\nx,y,z\n', {}, r"line 4: .*3 columns"),
         ("a.csv", "source,target\na,b,c\n", {}, r"line 2: .*3 columns"),
         ("a.json", '[{"source": "a", "target": "b"}, {"source": "a"}]', {}, r"record 2: "),

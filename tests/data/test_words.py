@@ -6,7 +6,7 @@ import pytest
 
 from hf_mlnmt.analysis.outputs import has_run, is_copied, is_repeated, is_untranslated, source_lengths
 from hf_mlnmt.data import CorpusSpec, Tokenizers, encode_corpus, train_tokenizer
-from hf_mlnmt.data.filters import FilterReport, PairFilter, word_overlap
+from hf_mlnmt.data.filters import PairFilter, word_overlap
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.words import is_unspaced, is_visible, spelt, spoken, without_invisible, words
 from hf_mlnmt.generation.synthetic.methods import Counts, Judge
@@ -116,12 +116,6 @@ def test_words_of_two_languages_in_one_script():
     japanese, chinese = UNSPACED[1], UNSPACED[0]
     assert word_overlap([chinese], ["他说今天天气很好"]).share > 0.4
     assert word_overlap([chinese], [japanese]).share < 0.2
-
-
-def test_a_caption_corpus_without_spaces_stays():
-    pairs = [(ENGLISH, text) for text in UNSPACED]
-    report = FilterReport()
-    assert list(PairFilter(max_ratio=4, max_length=100, max_word=40)(pairs, report)) == pairs
 
 
 def test_a_filter_that_drops_much_is_said(tmp_path, caplog):
