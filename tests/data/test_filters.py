@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.data.filters import FilterReport, PairFilter, Seen
+from hf_mlnmt.data.filters import FilterReport, HeldOut, Overlap, PairFilter, Seen, plain
 
 
 @pytest.mark.parametrize(
@@ -122,3 +122,19 @@ def test_a_set_of_hashes_is_a_set_in_8_bytes_each():
             known.add(number)
         assert seen.add(hashes).tolist() == fresh
     assert sum(array.nbytes for arrays in seen._parts for array in arrays) == 8 * len(known)
+
+
+def test_pairs_of_scored_sets_are_counted_and_left_out_while_a_corpus_is_read():
+    """By case and punctuation, in every script: a first look is at ASCII letters alone."""
+    scored = [("A dog.", "Ein Hund."), ("猫 3", "Katze 3"), ("İstanbul", "Istanbul")]
+    corpus = [("a DOG!", "x"), scored[0], ("猫、3", "y"), ("i\u0307stanbul?", "Istanbul"), ("dog", "z"), ("Adog.", "w")]
+    overlap = Overlap({"test": scored})
+    assert list(overlap.watched(corpus)) == corpus
+    (message,) = overlap.messages()
+    counts = "exactly 1 sources, 2 targets, 1 pairs; without case and punctuation 3 sources, 2 targets, 2 pairs"
+    assert message == f"holds, of the 3 pairs of test: {counts}, as: A dog. ||| Ein Hund.; İstanbul ||| Istanbul"
+    assert list(overlap.watched(corpus[4:])) == corpus[4:]
+    assert not list(overlap.messages())
+    held = tuple(frozenset(map(plain, side)) for side in zip(*scored))
+    assert list(HeldOut(held=held)(corpus, report := FilterReport())) == corpus[4:]
+    assert report.dropped == {"in a development or test set": 4}
