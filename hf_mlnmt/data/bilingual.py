@@ -200,14 +200,14 @@ def _clean(text: str) -> str:
 
 @lru_cache(maxsize=1000)
 def chosen(codes: tuple[str, ...], wanted: str) -> str | None:
-    """Returns the code of a language among some: the exact one, or the first one of any region; None without."""
+    """Returns which of some codes names a language: the exact one, else the first of any region; None if none does."""
     same = [code for code in codes if code and same_language(code, wanted)]
     exact = [code for code in same if code.lower().replace("_", "-") == wanted.lower().replace("_", "-")]
     return next(iter(exact + same), None)
 
 
 def _other_languages(place: Place, own: str, other: str, how: _How) -> str | None:
-    """Returns why a file of one direction is left out, as its languages are others. UserError for the other way."""
+    """Returns "other languages" for a file of another direction, else None. UserError if it is the reverse one."""
     if how.alone and other and same_language(other, how.source) and not same_language(other, how.target):
         raise UserError(
             f"{place}: its translations are {other}, and {how.source} to {how.target} is asked for. Exchange --from "
@@ -227,7 +227,7 @@ def _iso(date: str | None) -> str | None:
 
 
 def _elements(file: Any, where: Place, roots: str, *names: str) -> Iterator[tuple[str, Any]]:
-    """Yields ("start" or "end", element) of the root and of elements of these names, which are dropped then.
+    """Yields ("start" or "end", element) of the root and of these elements; removes an element after its "end".
 
     Raises: UserError for broken XML, with the line, for another root, and for declared entities.
     """
@@ -276,7 +276,7 @@ def _text(element: Any) -> str:
 
 
 def _segment(source: Any, targets: Sequence[Any], how: _How, place: str, **about: Any) -> _Found:
-    """Returns the unit of some elements."""
+    """Makes a unit of a source element and its target elements; counts units with inline markup."""
     if any(map(len, (source, *targets))):
         how.report.notes["Inline markup was dropped from units"] += 1
     return _Found(_text(source), [_text(target) for target in targets], place, **about)
@@ -333,7 +333,7 @@ def _read_xliff(path: Place, how: _How) -> Iterator[_Found]:
 
 
 def _segments_of(unit: Any) -> Iterator[tuple[Any, Any, str, str | None]]:
-    """Yields source, target, state and date of the segments of a unit: of XLIFF 2, marked ones (mrk), or itself."""
+    """Yields source, target, state and date of a unit's segments: its <segment>s (XLIFF 2), its <mrk>s, or itself."""
     segments = list(unit.iterchildren("{*}segment")) or [unit]
     confirmed = {each.get("id"): each.get("conf", "Draft") for each in unit.iter("{*}seg")}  # of Trados
     for segment in segments:
@@ -456,7 +456,7 @@ Terms = dict[str, Any]
 
 
 class WhichLanguages(UserError):
-    """A glossary has several languages, and a call says none."""
+    """Raised where a glossary has several languages, and the call names none."""
 
 
 def read_terms(path: Path, source: str | None, target: str | None) -> Terms:
@@ -498,7 +498,7 @@ def read_terms(path: Path, source: str | None, target: str | None) -> Terms:
 
 
 def _columns(path: Path, header: list[str], source: str | None, target: str | None) -> tuple[int, int | None]:
-    """Returns the columns of the languages that a header names; None for a target in all others."""
+    """Returns the columns of source and target by the languages in a header; target None: all other columns."""
     languages = [cell for cell in header if cell.lower() not in ("forbidden", "source", "target")]
     if len(languages) < 3 and (not languages or source is None or target is None):
         return 0, None

@@ -198,13 +198,13 @@ def plain(text: str) -> str:
 
 @dataclass(frozen=True)
 class HeldOut(PairFilter):
-    """A filter that also drops pairs of which a side is, but for case and punctuation, that of a set that is scored."""
+    """A filter that also drops pairs with a side that, but for case and punctuation, is in a set that is scored."""
 
     digest: str = ""  # of the sets
     held: tuple[frozenset[str], ...] = field(default=(), repr=False)  # of source and target
 
     def reason(self, *texts: str) -> str | None:
-        """Returns why a pair goes, or None; text of one language has no side, and stays."""
+        """Returns why a pair is dropped, or None; sentences of one language are not compared with the sets."""
         if len(texts) > 1 and any(plain(text) in own for text, own in zip(texts, self.held)):
             return "in a development or test set"
         return super().reason(*texts)

@@ -36,7 +36,7 @@ from hf_mlnmt.common.model_folder import (
 from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.data.encoded import Rows
 from hf_mlnmt.data.filters import FilterReport
-from hf_mlnmt.data.processing import Side, TextProcessing, cut, load_processing, moses_languages, save_processing
+from hf_mlnmt.data.processing import Side, TextProcessing, cut, load_processing, save_processing
 from hf_mlnmt.data.subwords import BYTES, MASK, code_of, train_tokenizer
 from hf_mlnmt.data.tables import side_by_side
 from hf_mlnmt.data.words import joined, without_invisible, words
@@ -384,28 +384,12 @@ class Statistics:
     bytes: int = 0
     longest: int = 0
 
-    @property
-    def unknown_rate(self) -> float:
-        """Returns the share of <unk> among the subwords."""
-        return self.unknown / max(self.subwords, 1)
-
-    @property
-    def byte_rate(self) -> float:
-        """Returns the share of byte pieces among the subwords."""
-        return self.bytes / max(self.subwords, 1)
-
-    @property
-    def subwords_per_word(self) -> float:
-        return self.subwords / max(self.words, 1)
-
 
 def statistics(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Statistics:
-    """Count words, subwords, unknown and byte pieces over an iterable of lines (read once)."""
-    counts = Statistics()
-    vocabulary = tokenizer.get_vocab()
-    byte_ids = np.array(sorted(vocabulary[byte] for byte in BYTES if byte in vocabulary), np.int32)
-    special = np.array(sorted(set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}), np.int32)
-    lines = iter(texts)
+    """Counts words, subwords, unknown and byte pieces over an iterable of lines (read once)."""
+    counts, vocabulary, lines = Statistics(), tokenizer.get_vocab(), iter(texts)
+    byte_ids = np.array([vocabulary[byte] for byte in BYTES if byte in vocabulary], np.int32)
+    special = np.array(list({*tokenizer.all_special_ids} - {tokenizer.unk_token_id}), np.int32)
     while batch := list(islice(lines, _BATCH)):
         for text, ids in zip(batch, encode(tokenizer, batch), strict=True):
             ids = ids[~np.isin(ids, special)]
@@ -564,27 +548,19 @@ class LineReader:
 
 
 def sides_of(
-    files: Sequence[Path] | None,
-    source: Sequence[Path] | None,
-    target: Sequence[Path] | None,
-    separate: bool,
-    processed: bool,
+    files: Sequence[Path] | None, source: Sequence[Path] | None, target: Sequence[Path] | None, needs_sides: bool
 ) -> dict[str, list[Path]]:
     """Returns {"source": files, "target": files} from a command's options; files without sides count as source.
 
-    Raises UserError when there is no text, or `separate` vocabularies or text processing lack the sides.
+    Raises UserError where there is no text, or text is given twice, or separate vocabularies or processing need sides.
     """
-    if files and (source or target):
-        raise UserError("Give either FILES, or --source and --target, not both.")
-    if files and (separate or processed):
+    if bool(files) == bool(source or target) or bool(source) != bool(target):
+        raise UserError("No text, or too much: give either FILES, or --source FILE and --target FILE.")
+    if files and needs_sides:
         raise UserError(
             "--separate, --moses, --normalize and --lowercase need to know the sides: --source and --target."
         )
-    if files:
-        return {"source": list(files), "target": []}
-    if not (source and target):
-        raise UserError("No text: give FILES, or --source FILE and --target FILE.")
-    return {"source": list(source), "target": list(target)}
+    return {"source": list(files or source or ()), "target": list(target or ())}
 
 
 def processing_of(
@@ -599,9 +575,6 @@ def processing_of(
             "--from and --to are for --moses and --normalize: add one of these, or leave them out. The "
             "languages of a multilingual model are --languages."
         )
-    for language in dict.fromkeys(filter(None, named.values())):
-        if moses and language not in moses_languages():
-            log.warning("language %r: Moses has no rules of its own for it; its general ones cut the text", language)
     return {side: TextProcessing(language or "en", moses, normalize, lowercase) for side, language in named.items()}
 
 
@@ -636,6 +609,7 @@ def report_table(trained: Tokenizers, sides: Sides, check: Sequence[Path], read:
         counts = statistics(subword, map(trained.processing[side].apply, read(path)))
         name = str(path) if trained.joint else f"{path} ({side})"
         counted = [f"{number:,}" for number in (len(subword), counts.lines, counts.words, counts.subwords)]
-        rates = [f"{counts.subwords_per_word:.3f}", f"{counts.unknown_rate:.3%}", f"{counts.byte_rate:.3%}"]
-        rows.append([name, *counted, *rates, f"{counts.longest:,}"])
+        subwords = max(counts.subwords, 1)
+        rates = [f"{counts.unknown / subwords:.3%}", f"{counts.bytes / subwords:.3%}"]
+        rows.append([name, *counted, f"{counts.subwords / max(counts.words, 1):.3f}", *rates, f"{counts.longest:,}"])
     return Table(["text", *map(Number, numbers)], rows, title)
