@@ -103,6 +103,7 @@ def test_a_line_that_is_no_record_is_named(tmp_path, monkeypatch, bad):
             list(read_pairs(CorpusSpec(dataset="set", streaming=streaming), tmp_path))
     with pytest.raises(UserError, match=r"set/train\.jsonl, line 3: .*bad_lines: drop"):
         list(read_pairs(CorpusSpec(path="set/train.jsonl"), tmp_path))
+    assert len(list(read_pairs(CorpusSpec(path="set/train.jsonl", bad_lines="drop"), tmp_path))) == 3
 
 
 @pytest.mark.parametrize(("source", "target"), [(5, 3), (3, 5), (4, 1)])

@@ -68,7 +68,6 @@ def test_gz_is_told_by_content_and_a_byte_order_mark_goes(tmp_path):
         (b"bell\x07\n", r"line 1: control character \(U\+0007 at column 5\)"),
         (b"one\rtwo\n", r"line 1: control character \(U\+000D"),
         (b"ok\nok\n" + b"x" * 100_000 + b"\nok\n", r"line 3: over 20,000 characters"),
-        ("größe\n".encode("utf-16"), "UTF-16"),
     ],
 )
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
@@ -110,21 +109,12 @@ def test_files_that_cannot_be_read(tmp_path):
         list(read_lines(tmp_path / "nowhere" / "train.en"))
     with pytest.raises(UserError, match="folder"):
         list(read_lines(tmp_path))
-    whole = gzip.compress(b"some text\n" * 1000)
-    (tmp_path / "half.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match="broken gz"):
-        list(read_lines(tmp_path / "half.gz"))
 
 
 def test_reading_is_lazy(tmp_path):
     path = write(tmp_path / "a", b"one\ntwo\nb\xe9d\n")
     lines = read_lines(path)
     assert [next(lines), next(lines)] == ["one", "two"]
-
-
-def test_tabs_are_no_problem():
-    assert problem_in("a\tb") is None
-    assert problem_in("a\x7fb") is not None
 
 
 BEGINNINGS = {".arb": b"{", ".ts": b"<!DOCTYPE TS>", ".ps": b"%!PS", ".org": b"* A"}

@@ -180,13 +180,6 @@ def test_null_in_parquet_is_dropped_and_counted(tmp_path):
     assert report.dropped == {"no text": 1}
 
 
-def test_bad_bytes_in_jsonl_can_be_dropped(tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(b'{"source": "a", "target": "b"}\n{"source": "a\xff", "target": "b"}\n')
-    report = FilterReport()
-    assert list(read_pairs(CorpusSpec(path="a.jsonl", bad_lines="drop"), tmp_path, report)) == [("a", "b")]
-    assert report.dropped == {"invalid UTF-8": 1}
-
-
 def test_blank_lines_of_tables_hold_no_pair(tmp_path):
     for name, content in [
         ("a.tsv", "a\tb\n\n"),

@@ -319,9 +319,3 @@ def test_the_same_text_gives_the_same_bytes(kind, texts, monkeypatch):
             monkeypatch.setenv("TOKENIZERS_PARALLELISM", threads)
             files.add(train_tokenizer(lines, kind, size).backend_tokenizer.to_str())
         assert len(files) == 1
-
-
-def test_training_reads_the_iterable_once_and_lazily():
-    lines = iter(["the man sees the dog"] * 100)
-    assert len(train_tokenizer(lines, vocab_size=300)) <= 300
-    assert next(lines, None) is None
