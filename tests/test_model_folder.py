@@ -256,6 +256,8 @@ def test_weights_in_one_file_go_before_an_index_that_was_left(folder, tmp_path):
         ({"encoder_layers": "two"}, "'encoder_layers' expected int, got str"),
         ({"dropout": float("nan")}, "dropout=nan"),
         ({"dtype": "foo"}, "foo"),
+        ({"dtype": "float128"}, "dtype: expected float32, float16 or bfloat16, not float128"),
+        ({"dtype": "int32"}, r"dtype: expected float32, float16 or bfloat16, not int32"),
         ({"is_encoder_decoder": "no"}, 'is_encoder_decoder: expected true or false, not "no"'),
         ({"auto_map": 5}, "auto_map: expected a JSON object, not 5"),
         ({"quantization_config": 5}, "quantization_config: expected a JSON object, not 5"),

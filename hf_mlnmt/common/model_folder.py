@@ -64,6 +64,7 @@ FORMS: dict[str, Form] = {
     GENERATION_CONFIG: {
         **{f"{name}_token_id?": _WHOLE for name in ("bos", "pad", "decoder_start", "forced_bos")},
         **{f"{name}_token_id?": (None, int, [int]) for name in ("eos", "forced_eos")},
+        **{f"{name}?": (None, bool) for name in ("use_cache", "do_sample")},
         **{f"{name}?": None for name in _UNUSED.split()},
         **{f"{name}?": (None, False) for name in ("use_mtp", "token_healing", "is_assistant")},
         **{"recombine?": _WHOLE, "num_return_sequences?": _WHOLE, "length_normalization?": (None, str)},
@@ -166,12 +167,16 @@ def read_config(path: Path, **options: Any) -> Any:
 
     Raises: UserError if the file is missing, or is not a model's config.
     """
+    import torch
     from transformers import AutoConfig
 
     file = path / CONFIG if path.is_dir() else path
     if not file.is_file():
         raise UserError(f"{file}: no such file.")
     content = read_json(file, FORMS[CONFIG])
+    named = content.get("dtype") or content.get("torch_dtype") or "float32"
+    if not getattr(getattr(torch, named.removeprefix("torch."), None), "is_floating_point", False):
+        raise UserError(f"{file}: dtype: expected float32, float16 or bfloat16, not {named}. Mend it there.")
     options = {"trust_remote_code": trusted(), **options}
     own = _class_in(path, "AutoConfig", options) if options["trust_remote_code"] and path.is_dir() else None
     try:

@@ -469,8 +469,8 @@ def read_terms(path: Path, source: str | None, target: str | None) -> Terms:
         if source is None or target is None:
             raise WhichLanguages(f"{path}: its terms are in several languages: say which, --from and --to.")
         for found in BILINGUAL[ending](path, _How(source, target, report := UnitReport())):
-            if (own := _clean(found.source)) and found.why in (None, "forbidden"):
-                terms.setdefault(own, ([], []))[found.why is not None].extend(map(_clean, found.targets))
+            if (name := _clean(found.source)) and found.why in (None, "forbidden"):
+                terms.setdefault(name, ([], []))[found.why is not None].extend(map(_clean, found.targets))
         if not terms:
             has = ", ".join(report.languages) or "none"
             raise UserError(f"{path}: has no term of {source} and {target}, but of {has}.")
