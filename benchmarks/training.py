@@ -43,7 +43,7 @@ from transformers import (
 import hf_mlnmt
 from hf_mlnmt.data import CorpusSpec, Tokenizers, read_pairs, train_tokenizer
 from hf_mlnmt.data.encoded import Encoded
-from hf_mlnmt.data.encoding import build
+from hf_mlnmt.data.encoding import encode_corpus
 from hf_mlnmt.data.training_set import Corpora
 from hf_mlnmt.training import Batches, Task, TokenBatchSampler, Translation, TranslationTrainer, batch_statistics
 
@@ -191,9 +191,8 @@ class Race:
 def load(folder: Path, vocabulary: int, work: Path) -> tuple[Encoded, Any]:
     """English-German training pairs of `folder`, a joint tokenizer trained on them, encoded."""
     spec = CorpusSpec(files={"source": "train.en.gz", "target": "train.de.gz"})
-    pairs = list(read_pairs(spec, folder))
-    tokenizer = train_tokenizer(itertools.chain.from_iterable(pairs), vocab_size=vocabulary)
-    return build(pairs, Tokenizers(tokenizer, tokenizer), work), tokenizer
+    tokenizer = train_tokenizer(itertools.chain.from_iterable(read_pairs(spec, folder)), vocab_size=vocabulary)
+    return encode_corpus(spec, folder, Tokenizers(tokenizer, tokenizer), work), tokenizer
 
 
 def main() -> None:

@@ -15,7 +15,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hf_mlnmt.common import files
 from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.common.files import (
     _machine,
@@ -136,27 +135,6 @@ def test_a_pipe_is_written_through_and_stays_a_pipe(tmp_path: Path, linked: bool
     assert stat.S_ISFIFO(pipe.lstat().st_mode)
     assert name.is_symlink() == linked
     assert {path.name for path in tmp_path.iterdir()} == {"pipe", name.name}
-
-
-@posix
-def test_a_failed_write_through_a_pipe_leaves_it(tmp_path: Path):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    with pytest.raises(RuntimeError), atomic_path(pipe) as given:
-        assert given == pipe
-        raise RuntimeError
-    assert stat.S_ISFIFO(pipe.lstat().st_mode)
-
-
-def test_a_device_is_written_through(tmp_path: Path, monkeypatch):
-    """No test may touch a real device: a regular file that says it is one."""
-    device = tmp_path / "device"
-    device.write_text("")
-    inode = device.stat().st_ino
-    monkeypatch.setattr(files, "_mode", lambda path: stat.S_IFCHR | 0o666)
-    write_text(device, "x")
-    assert device.stat().st_ino == inode
-    assert device.read_text() == "x"
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no such names here")

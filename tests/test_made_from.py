@@ -18,10 +18,9 @@ from hf_mlnmt.common.made_from import (
     sha256,
     sha256_of_lines,
 )
-from hf_mlnmt.data.corpus import CorpusSpec
-from hf_mlnmt.data.encoding import fingerprint_of
+from hf_mlnmt.data.corpus import CorpusSpec, RawPairs, TextSpec, digest_of_texts
+from hf_mlnmt.data.encoding import origin_of
 from hf_mlnmt.data.processing import TextProcessing
-from hf_mlnmt.data.text import RawPairs, TextSpec, digest_of_texts
 from hf_mlnmt.training.folder import digest_of_model
 
 
@@ -54,10 +53,10 @@ def test_encoded_corpora(folder):
     tokenizers = SimpleNamespace(processing=processing, source=Tok(), target=Tok())
     languages = {"source": "en", "target": "de"}
     pairs = CorpusSpec(files={"source": "a.en", "target": "a.de"}, languages=languages, limit=2)
-    found = fingerprint_of(pairs, folder, tokenizers, filter="f(1)", max_length=5, language=None)
+    found = origin_of(pairs, folder, tokenizers, filter="f(1)", max_length=5, language=None).fingerprint
     assert found == "aa32044c8a77c8eb26e85439000bd28b"
     text = TextSpec(path="a.en", language="en", side="source")
-    found = fingerprint_of(text, folder, tokenizers, filter="None", max_length=None)
+    found = origin_of(text, folder, tokenizers, filter="None", max_length=None).fingerprint
     assert found == "85c104e3764ee10325a0f515f915f36c"
 
 

@@ -143,7 +143,7 @@ READERS = {
 }
 
 
-BROKEN = [(value, read) for value in (float("nan"), "a folder") for read in READERS.values()]
+BROKEN = [(float("nan"), read) for read in READERS.values()]
 BROKEN += [(value, READERS[name]) for value in (-float("inf"), 1e30, "int32") for name in ("load", "average")]
 
 
@@ -157,13 +157,9 @@ def test_weights_that_are_none_are_refused_by_all_that_load(folder, value, read)
         else:
             tensors[name][1, 2] = value
 
-    if value == "a folder":
-        (folder / WEIGHTS).unlink()
-        (folder / WEIGHTS).mkdir()
-    else:
-        change_weights(folder, change)
-    found = {"int32": rf"are of whole numbers \({name}\)", "a folder": "a folder, not a file"}
-    with pytest.raises(UserError, match=rf"{WEIGHTS}: .*{found.get(value, rf'not finite numbers .{name}.')}"):
+    change_weights(folder, change)
+    found = rf"are of whole numbers \({name}\)" if value == "int32" else rf"not finite numbers .{name}."
+    with pytest.raises(UserError, match=rf"{WEIGHTS}: .*{found}"):
         read(folder)
 
 
@@ -252,29 +248,19 @@ def test_weights_in_one_file_go_before_an_index_that_was_left(folder, tmp_path):
     ("content", "message"),
     [
         (b"[]", "expected a JSON object, not \\[\\]"),
-        (b"null", "expected a JSON object, not null"),
-        (b"3", "expected a JSON object, not 3"),
         (b"", "not valid JSON"),
         (b"\xff\xfe\x00", "not valid JSON"),
         (b"[" * 100_000, "not valid JSON"),
         ({"model_type": ["mlnmt-transformer"]}, r'model_type: expected a text, not \["mlnmt-transformer"\]'),
         ({"architectures": 3}, "architectures: expected a list, not 3"),
-        ({"architectures": [3]}, r"architectures\.0: expected a text, not 3"),
-        ({"encoder_layers": 10**9}, "encoder_layers is 1,000,000,000, which the weights cannot have"),
-        ({"vocab_size": 10**12, "decoder_vocab_size": 10**12}, r"vocab_size is 1,000,000,000,000, which"),
-        ({"translation_models": [{"d_model": 10**9}]}, "d_model is 1,000,000,000, which the weights cannot have"),
         ({"encoder_layers": "two"}, "'encoder_layers' expected int, got str"),
         ({"dropout": float("nan")}, "dropout=nan"),
         ({"dtype": "foo"}, "foo"),
-        ({"id2label": 3}, "items"),
-        ({"dtype": []}, r"dtype: expected a text, not \[\]"),
         ({"dtype": "float128"}, "dtype: expected float32, float16 or bfloat16, not float128"),
         ({"dtype": "int32"}, r"dtype: expected float32, float16 or bfloat16, not int32"),
         ({"is_encoder_decoder": "no"}, 'is_encoder_decoder: expected true or false, not "no"'),
-        ({"is_encoder_decoder": None}, "is_encoder_decoder: expected true or false, not null"),
         ({"auto_map": 5}, "auto_map: expected a JSON object, not 5"),
         ({"quantization_config": 5}, "quantization_config: expected a JSON object, not 5"),
-        ({"architectures": {"a": 1}}, "architectures: expected a list"),
         ({"model_type": "new", "auto_map": {"AutoConfig": "new.New"}}, "code of its own .* is not run unless you say"),
         (None, "cannot be read"),
     ],
@@ -299,17 +285,12 @@ def test_a_config_that_no_model_has_is_refused_before_one_is_built(folder, conte
     ("field", "value", "message"),
     [
         ("stop_strings", "x", 'stop_strings: expected null, not "x"'),
-        ("stop_strings", [], "stop_strings: expected null"),
         ("constraints", [1], "constraints: expected null"),
-        ("force_words_ids", [[1]], "force_words_ids: expected null"),
-        ("output_hidden_states", {}, "output_hidden_states: expected true or false, not {}"),
         ("begin_suppress_tokens", 5, "begin_suppress_tokens: expected a list, not 5"),
-        ("exponential_decay_length_penalty", 5, "exponential_decay_length_penalty: expected a list, not 5"),
         ("exponential_decay_length_penalty", [1], "exponential_decay_length_penalty: expected a list of 2"),
         ("is_assistant", True, "is_assistant: expected false, not true"),
         ("prompt_lookup_num_tokens", 5, "prompt_lookup_num_tokens: expected null"),
         ("length_normalization", 5, "length_normalization: expected a text, not 5"),
-        ("recombine", True, "recombine: expected a whole number, not true"),
         ("forced_bos_token_id", [1], "forced_bos_token_id: expected a whole number"),
         ("forced_eos_token_id", True, "forced_eos_token_id: expected a list"),
         ("sequence_bias", [[1, 2]], r"sequence_bias\.0\.0: expected a list"),
@@ -327,8 +308,6 @@ def test_a_generation_config_of_another_form_is_refused_by_all_that_load(folder,
     ("file", "content", "message"),
     [
         ("text_processing.json", {"source": None}, "source: expected a JSON object, not null"),
-        ("text_processing.json", {"target": []}, r"target: expected a JSON object, not \[\]"),
-        ("special_tokens_map.json", [], r"expected a JSON object, not \[\]"),
         ("special_tokens_map.json", {"bos_token": -1}, "bos_token: expected a list, not -1"),
         ("special_tokens_map.json", b"\xef\xbb\xbf{}", "not valid JSON .*BOM"),
         ("added_tokens.json", {"<bt>": "x"}, '<bt>: expected a whole number, not "x"'),

@@ -51,7 +51,7 @@ def tokenizer(
     from hf_mlnmt.common.languages import check_language
     from hf_mlnmt.data.tokenizer import LineReader, processing_of, report_table, sides_of, train_on_files
 
-    sides = sides_of(files, source, target, separate, moses or normalize or lowercase)
+    sides = sides_of(files, source, target, separate or moses or normalize or lowercase)
     for side, code in (("source", source_language), ("target", target_language)):
         for path in sides[side]:
             check_language(path, code, "it is read as", "Exchange --from and --to, or the files.")

@@ -69,7 +69,7 @@ def keeping(inputs: Iterable[str | Path]) -> Iterator[None]:
 
 
 def _check_replaces_none(target: Path) -> None:
-    """Raises UserError if a folder that will be replaced is, or contains, a protected input (`keeping`)."""
+    """Raises UserError if a folder to be replaced is, or contains, a protected input (`keeping`)."""
     if kept := next((path for path in _inputs if target == path or target in path.parents), None):
         raise UserError(f"{target}: is or holds an input, {kept}, which would be deleted. Choose another --output.")
 
@@ -191,13 +191,13 @@ def packing(path: str | Path) -> Callable[[bytes], bytes]:
     suffix = Path(path).suffix.lower()
     if suffix in _NO_PACKERS:
         raise UserError(f"{path}: nothing is packed as {suffix} here. Choose {', '.join(_PACKERS)} or a plain name.")
+    if suffix not in _PACKERS:
+        return bytes
     try:
-        packer = import_module(_PACKERS[suffix]) if suffix in _PACKERS else None
+        compress = import_module(_PACKERS[suffix]).compress
     except ImportError:
         raise UserError(f"{path}: is packed by the package zstandard: pip install zstandard, or choose .xz.") from None
-    if packer is None:
-        return bytes
-    return partial(packer.compress, mtime=0) if suffix == ".gz" else packer.compress
+    return partial(compress, mtime=0) if suffix == ".gz" else compress
 
 
 def write_json(path: str | Path, value: Any) -> Path:
@@ -232,14 +232,8 @@ Form = Any
 """The form of a JSON value: a type (float: any finite number, int: a whole one), None, False, or a tuple of forms of
 which one must fit; [form] for a list, [form, form] for a list of two; for an object {"key": form, "key?": form of an
 optional key, ...: form of all others}."""
-_WORDS: dict[Any, str] = {
-    dict: "a JSON object",
-    list: "a list",
-    str: "a text",
-    int: "a whole number",
-    float: "a number",
-}
-_WORDS |= {bool: "true or false", None: "null", False: "false"}
+_WORDS: dict[Any, str] = {dict: "a JSON object", list: "a list", str: "a text", int: "a whole number"}
+_WORDS |= {float: "a number", bool: "true or false", None: "null", False: "false"}
 
 
 def misfit(value: Any, form: Form, place: str = "") -> str | None:
@@ -433,10 +427,8 @@ def explained(path: Path) -> Iterator[None]:
 
 def _system_code(error: Exception) -> int:
     """Returns the system's error number, also of Rust libraries' errors, from their text; 0 if there is none."""
-    if isinstance(error, OSError):
-        return error.errno or 0
     told = re.search(r"\(os error (\d+)\)", str(error))
-    return int(told[1]) if told else 0
+    return getattr(error, "errno", None) or int(told[1] if told else 0)
 
 
 def _concerns(error: Exception, code: int, path: Path) -> bool:
@@ -445,11 +437,6 @@ def _concerns(error: Exception, code: int, path: Path) -> bool:
     name = getattr(error, "filename", None)
     if not isinstance(name, (str, os.PathLike)):
         return code in (errno.EROFS, errno.EIO, errno.EFBIG)
-    theirs, target = Path(os.path.realpath(name)), Path(os.path.realpath(path))
-    beside = target.with_name(f".{target.name}.")
-    return (
-        theirs == target
-        or theirs in target.parents
-        or target in theirs.parents
-        or any(str(each).startswith(str(beside)) for each in (theirs, *theirs.parents))
-    )
+    theirs, target = os.path.realpath(name), Path(os.path.realpath(path))
+    own = (str(target), str(target.with_name(f".{target.name}.")))
+    return theirs.startswith(own) or Path(theirs) in target.parents

@@ -16,7 +16,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -49,12 +48,8 @@ MODEL_FILES = (CONFIG, GENERATION_CONFIG, "*.safetensors", *TEXT_FILES)
 # All files but the weights:
 _OF_TOKENIZERS = (f"{TARGET_TOKENIZER}/*", f"{LANGUAGE_TOKENIZERS}/*")
 SMALL_FILES = ("*.json", "*.py", "*.spm", "*.model", "*.txt", "*.s2t", *_OF_TOKENIZERS)
-# Fields of a config that are dimensions of weights, and numbers of layers (group `layers`).
-_SIZES = re.compile(r"(vocab_size|d_model|d_ff|_dim|hidden_size|intermediate_size|heads|(?P<layers>layers|n_layer))$")
 # The forms of a model folder's JSON files (files.py); Transformers checks all other fields when it reads them.
-_WHOLE, _NUMBER, _TRUTH, _TOKEN = (None, int), (None, float), (None, bool), (None, {"content": str}, str)
-_TRUTHS = "use_cache do_sample renormalize_logits remove_invalid_values return_dict_in_generate"
-_TRUTHS += " output_scores output_logits output_attentions output_hidden_states low_memory disable_compile"
+_WHOLE, _NUMBER, _TOKEN = (None, int), (None, float), (None, {"content": str}, str)
 _UNUSED = "stop_strings constraints force_words_ids watermarking_config penalty_alpha dola_layers prefill_chunk_size"
 _UNUSED += " prompt_lookup_num_tokens assistant_early_exit"
 FORMS: dict[str, Form] = {
@@ -69,7 +64,7 @@ FORMS: dict[str, Form] = {
     GENERATION_CONFIG: {
         **{f"{name}_token_id?": _WHOLE for name in ("bos", "pad", "decoder_start", "forced_bos")},
         **{f"{name}_token_id?": (None, int, [int]) for name in ("eos", "forced_eos")},
-        **{f"{name}?": _TRUTH for name in _TRUTHS.split()},
+        **{f"{name}?": (None, bool) for name in ("use_cache", "do_sample")},
         **{f"{name}?": None for name in _UNUSED.split()},
         **{f"{name}?": (None, False) for name in ("use_mtp", "token_healing", "is_assistant")},
         **{"recombine?": _WHOLE, "num_return_sequences?": _WHOLE, "length_normalization?": (None, str)},
@@ -88,7 +83,6 @@ FORMS: dict[str, Form] = {
 # Tensors that are no weights: positions, counters and masks in older files of Transformers' models.
 _NO_WEIGHTS = re.compile(r"(position_ids|num_batches_tracked|attn\.(masked_)?bias)$")
 _LARGEST = 1e9  # weights above count as damaged: their products would overflow
-_MOST_LAYERS = 10_000  # limit where there are no weights to compare with
 _HINT = f"Give a model folder, such as a run's {MODELS_OF_A_RUN[0]}/ or {MODELS_OF_A_RUN[1]}/"
 
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
@@ -118,7 +112,7 @@ def check_model_folder(folder: str | Path) -> Path:
         pickles = sorted(path.name for path in folder.glob("*.bin"))
         what = f"only {pickles[0]}, a pickle, which is never loaded here" if pickles else "no weights at all"
         raise UserError(f"{folder}: {what}. Save the model again with Transformers 5, which writes safetensors.")
-    check_config(folder / CONFIG)
+    read_part(folder, CONFIG)
     read_part(folder, GENERATION_CONFIG)
     return folder
 
@@ -179,11 +173,9 @@ def read_config(path: Path, **options: Any) -> Any:
     file = path / CONFIG if path.is_dir() else path
     if not file.is_file():
         raise UserError(f"{file}: no such file.")
-    check_config(file)
     content = read_json(file, FORMS[CONFIG])
-    named = content.get("dtype") or content.get("torch_dtype")
-    dtype = named and getattr(torch, named.removeprefix("torch."), None)
-    if named and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+    named = content.get("dtype") or content.get("torch_dtype") or "float32"
+    if not getattr(getattr(torch, named.removeprefix("torch."), None), "is_floating_point", False):
         raise UserError(f"{file}: dtype: expected float32, float16 or bfloat16, not {named}. Mend it there.")
     options = {"trust_remote_code": trusted(), **options}
     own = _class_in(path, "AutoConfig", options) if options["trust_remote_code"] and path.is_dir() else None
@@ -207,36 +199,6 @@ def _untrusted(error: Exception) -> str:
         "neither Transformers nor this package has such a model, and code of its own (auto_map) is not run unless you "
         f"say so: {_RUN}"
     )
-
-
-def check_config(config: Path) -> None:
-    """Raises UserError for a damaged config, or one with sizes that do not fit to the weights beside it.
-
-    There must be no more layers than tensors, and no size above the total of numbers in the tensors.
-    """
-    content = read_json(config, FORMS[CONFIG])
-    with ExitStack() as stack:  # the weights themselves are not read
-        files = [_open(path, stack) for path in config.parent.glob("*.safetensors")]
-        shapes = [file.get_slice(name).get_shape() for each in files for name, file in each.items()]
-    numbers = sum(math.prod(shape) for shape in shapes) or math.inf
-    for field, value in _sizes(content):
-        limit = (len(shapes) or _MOST_LAYERS) if _SIZES.search(field)["layers"] else numbers  # type: ignore[index]
-        if value > limit:
-            raise UserError(
-                f"{config}: {field} is {value:,}, which the weights cannot have. Take config and weights from one "
-                "model folder."
-            )
-
-
-def _sizes(content: Any) -> Iterator[tuple[str, int]]:
-    """Yields field and value of all sizes in a config, also those of a fused model's members."""
-    if isinstance(content, list):
-        for inner in content:
-            yield from _sizes(inner)
-    for field, value in content.items() if isinstance(content, dict) else ():
-        if isinstance(value, int) and _SIZES.search(field):
-            yield field, value
-        yield from _sizes(value)
 
 
 def check_tokens(where: str, config: Any, settings: Any) -> None:
@@ -327,9 +289,8 @@ def is_path(name: str) -> bool:
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
-    if name.startswith((".", "~", "/")) or name.count("/") > 1:
-        return True
-    if "/" in name and Path(name.split("/")[0]).is_dir():
+    owner, slash, _ = name.partition("/")
+    if name.startswith((".", "~", "/")) or name.count("/") > 1 or (slash and Path(owner).is_dir()):
         return True
     try:
         validate_repo_id(name)
@@ -353,12 +314,8 @@ def _suggestion(path: Path) -> str:
 
 
 def auto_class_of(folder: str | Path) -> str:
-    """Returns the name of the Auto class that loads the model of a folder, by its config.json.
-
-    Raises: FileNotFoundError without a config.json.
-    """
-    path = Path(folder) / CONFIG
-    if not path.is_file():
+    """Returns the name of the Auto class that loads the model of a folder. FileNotFoundError without a config.json."""
+    if not (path := Path(folder) / CONFIG).is_file():
         raise FileNotFoundError(path)
     return auto_class_of_config(read_part(Path(folder), CONFIG))
 

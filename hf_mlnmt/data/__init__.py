@@ -19,27 +19,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
+    from hf_mlnmt.data.corpus import CorpusSpec, TextSpec, read_pairs, read_text
     from hf_mlnmt.data.encoded import *
-    from hf_mlnmt.data.encoding import encode_corpus, filtered, fingerprint_of
+    from hf_mlnmt.data.encoding import encode_corpus, filtered
     from hf_mlnmt.data.filters import *
     from hf_mlnmt.data.lines import *
     from hf_mlnmt.data.processing import *
     from hf_mlnmt.data.subwords import *
-    from hf_mlnmt.data.text import *
     from hf_mlnmt.data.tokenizer import *
     from hf_mlnmt.data.training_set import *
 
 # Imported when first used: reading lines must not cost the second that transformers takes.
 _NAMES = {
-    "corpus": "CorpusSpec read_pairs",
+    "corpus": "CorpusSpec TextSpec read_pairs read_text",
     "encoded": "Encoded",
-    "encoding": "encode_corpus filtered fingerprint_of",
+    "encoding": "encode_corpus filtered",
     "filters": "FilterReport PairFilter",
     "lines": "read_lines",
     "processing": "TextProcessing",
     "subwords": "train_tokenizer",
-    "text": "TextSpec read_text",
     "tokenizer": "Tokenizers encode language_code languages_of load_tokenizers save_tokenizers statistics",
     "training_set": "Corpora TrainingSet draw epoch_counts",
 }

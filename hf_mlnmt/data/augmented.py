@@ -1,7 +1,7 @@
-"""Training pairs of which an epoch shows some changed (changes.py), on text: what is drawn is encoded when it is asked.
+"""Training pairs of which each epoch changes some anew (changes.py): capitals, typos, emoji, several sentences.
 
-An encoded corpus holds ids. Those of a drawn pair are decoded, and where the text gives the same ids again (it has no
-tokens of its own, as placeholders), it is changed and encoded. All is a function of (seed, epoch, pair).
+Changes work on text, and an encoded corpus holds ids: a drawn pair is decoded when it is read, and if its text gives
+the same ids again (tokens of placeholders do not), changed and encoded. All follows from (seed, epoch, pair).
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ from hf_mlnmt.data.encoded import Examples, Lengths, Rows, interleaved
 from hf_mlnmt.data.filters import Pair
 from hf_mlnmt.data.processing import Side
 from hf_mlnmt.data.resegmented import Resegmented
-from hf_mlnmt.data.shuffling import as_places, mixed
 from hf_mlnmt.data.tokenizer import Tokenizers, decode
-from hf_mlnmt.data.training_set import Corpora, TrainingSet
+from hf_mlnmt.data.training_set import Corpora, TrainingSet, as_places, mixed
 
-EPOCHS = 1 << 20  # that an index can say
+EPOCHS = 1 << 20  # most epochs that indices can number
 _AT_ONCE = 10_000  # pairs
 Way = tuple[Tokenizers, dict[str, Side], tuple[str, str]]  # of a corpus: its tokenizers, encoders and languages
 
 
 class Augmented(TrainingSet):
-    """The pairs of `inner`, then each pair as each epoch draws it: item len(inner) + epoch * distinct + pair.
+    """The items of `inner`, then each pair as each epoch changes it: item len(inner) + epoch * distinct + pair.
 
-    A pair that would be longer than `max_length`, or than twice the longest of the corpora, is shown as it is.
-    ways: of each corpus.
+    A pair that would be longer than `max_length`, or than twice the longest of the corpora, is not changed.
+    ways: for each corpus its tokenizers, encoders of both sides, and languages.
     """
 
     def __init__(
@@ -51,9 +50,6 @@ class Augmented(TrainingSet):
     def distinct(self) -> int:
         """Returns the number of pairs, however they are shown."""
         return len(self.corpora)
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        return self.gather(np.array([index]))[0]
 
     def gather(self, indices: np.ndarray) -> Examples:
         drawn = indices >= len(self.inner)

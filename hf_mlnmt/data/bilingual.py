@@ -1,35 +1,42 @@
 """Translation memories, catalogues and glossaries as streams of units: TMX, XLIFF, PO, MO, TBX, tables, Moses pairs.
 
-A folder or a zip is read file by file. XML is streamed and dropped behind the reader; a file that declares entities is
-refused, and no DTD or other file is loaded. Codes of inline markup are dropped, the text of `hi`, `g`, `pc` and `mrk`
-is the segment's; `sub`, which is text of its own inside of a code (TMX 1.4b), makes a unit of its own.
+A folder or a zip is read file by file. XML is streamed: an element is dropped once it is read; a file that declares
+entities is refused, and no DTD or other file is loaded. Codes of inline markup are dropped with the text inside of them
+(`sub` of TMX 1.4b); the text of `hi`, `g`, `pc` and `mrk` is the segment's.
+
+Glossaries (`read_terms`) are TBX, or tables of a term and its translations in each row, whose header may name languages
+and "forbidden": a translation that must not be, or a mark (x, yes, true, 1) that all of the row's must not.
 """
 
 from __future__ import annotations
 
+import csv
+import logging
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import chain, pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from hf_mlnmt.common.errors import UserError, naming
 from hf_mlnmt.common.languages import language_in, same_language
-from hf_mlnmt.data.formats import UNTRANSLATED, format_of
-from hf_mlnmt.data.lines import OF_MACOS, REMEDY, open_text, problem_in, reason_of
+from hf_mlnmt.data.filters import FilterReport
+from hf_mlnmt.data.formats import TABLES, UNTRANSLATED, format_of
+from hf_mlnmt.data.lines import OF_MACOS, REMEDY, open_text, problem_in, read_lines, reason_of
 from hf_mlnmt.data.placeholders import NO_LINES, forms_of, placeholders, without_key
-from hf_mlnmt.data.tables import read_table, side_by_side
+from hf_mlnmt.data.tables import looks_like_header, read_table, separator_of, side_by_side
 
+log = logging.getLogger(__name__)
 Place = Any  # a Path, a zipfile.Path inside of an archive, or two of them: a text of each language
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
-_SPACES = re.compile("[ \t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
-_ODD_SPACES = re.compile("[\t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]|  ")
+_ODD = "\t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029"
+_SPACES = re.compile(f" *[{_ODD}][ {_ODD}]*|  +")  # but a single space
 _CODES = {"bpt", "ept", "it", "ph", "ut", "x", "bx", "ex", "sc", "ec", "cp", "sm", "em"}  # inline, no text of a segment
 _DATE = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)T(\d\d):?(\d\d):?(\d\d)")
 _PO_LINE = re.compile(r'\s*(?:#.*|(?:(?:msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)\s*)?"(?:[^"\\]|\\.)*+"\s*)?')
@@ -57,33 +64,19 @@ class Unit(NamedTuple):
 
 
 @dataclass
-class UnitReport:
-    """Counts of what was read: units, their languages and states, those left out by reasons, and what else is to be
-    said. `dropped` is called with the reason, source and target of each that is left out."""
+class UnitReport(FilterReport):
+    """Counts of the units that were read: kept, left out by reasons, their languages and states, what else is said."""
 
-    read: int = 0
-    kept: int = 0
     languages: Counter[str] = field(default_factory=Counter)
     states: Counter[str] = field(default_factory=Counter)
-    left_out: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
-    dropped: Callable[..., object] = lambda *what: None
 
     def __str__(self) -> str:
         """Returns one paragraph for the user."""
-        said = f"{self.read:,} units read"
-        if self.languages:
-            said += f", with {_listed(self.languages)}"
+        said = f"{self.read:,} units read" + (f", with {_listed(self.languages)}" if self.languages else "")
         said += f"; {self.kept:,} are pairs" + (f" ({_listed(self.states)})" if any(self.states) else "")
-        if self.left_out:
-            said += f"; left out: {_listed(self.left_out)}"
+        said += f"; left out: {_listed(self.dropped)}" if self.dropped else ""
         return said + "".join(f". {note}: {count:,}" for note, count in self.notes.items()) + "."
-
-    def leave_out(self, why: str, *texts: str) -> None:
-        """Counts a unit that is read and left out."""
-        self.read += 1
-        self.left_out[why] += 1
-        self.dropped(why, *texts)
 
 
 def _listed(counts: Counter[str]) -> str:
@@ -100,7 +93,6 @@ class _Found(NamedTuple):
     state: str = ""
     changed: str | None = None
     why: str | None = None
-    inner: Sequence[_Found] = ()  # texts of their own inside of its codes
     apart: bool = False  # a term or row, which has no neighbours
 
 
@@ -135,7 +127,7 @@ def read_units(
     how = _How(source, target, report if report is not None else UnitReport(), keep_keys, drop, len(files) == 1)
     for file in files:
         before = None
-        reader = _read_lines if isinstance(file, tuple) else BILINGUAL[format_of(Path(file.name))]
+        reader = _read_table if isinstance(file, tuple) else BILINGUAL[format_of(Path(file.name))]
         for found, behind in pairwise(chain(reader(file, how), [None])):
             assert found is not None
             yield from _units(found, before, _clean(behind.source) if behind else None, how)
@@ -156,23 +148,13 @@ def _units(found: _Found, before: str | None, after: str | None, how: _How) -> I
             raise UserError(f"{found.place}: {problem}. {REMEDY}")
         why = reason_of(problem)
     if why:
-        how.report.leave_out(why, own, *targets[:1])
+        how.report.drop(why, own, *targets[:1])
         return
-    how.report.read += 1
     how.report.kept += 1
     how.report.states[found.state] += 1
     beside = (None, None) if found.apart else (before, after or None)
     for text in targets:
         yield Unit(own, text, *beside, found.changed, found.state, found.place)
-    for each in found.inner:
-        yield from _units(each, None, None, how)
-
-
-def found_in(path: Path, source: str, target: str, report: UnitReport) -> Iterator[_Found]:
-    """Yields what a reader finds in a file, forbidden terms too, white space as single spaces."""
-    for found in BILINGUAL[format_of(path)](path, _How(source, target, report)):
-        if own := _clean(found.source):
-            yield found._replace(source=own, targets=[*map(_clean, found.targets)])
 
 
 def bilingual_files(path: Path, source: str, target: str) -> list[Place]:
@@ -213,19 +195,19 @@ def bilingual_files(path: Path, source: str, target: str) -> list[Place]:
 
 
 def _clean(text: str) -> str:
-    return (_SPACES.sub(" ", text) if _ODD_SPACES.search(text) else text).strip(" ")
+    return _SPACES.sub(" ", text).strip(" ")
 
 
 @lru_cache(maxsize=1000)
 def chosen(codes: tuple[str, ...], wanted: str) -> str | None:
-    """Returns the code of a language among some: the exact one, or the first one of any region; None without."""
+    """Returns which of some codes names a language: the exact one, else the first of any region; None if none does."""
     same = [code for code in codes if code and same_language(code, wanted)]
     exact = [code for code in same if code.lower().replace("_", "-") == wanted.lower().replace("_", "-")]
     return next(iter(exact + same), None)
 
 
 def _other_languages(place: Place, own: str, other: str, how: _How) -> str | None:
-    """Returns why a file of one direction is left out, as its languages are others. UserError for the other way."""
+    """Returns "other languages" for a file of another direction, else None. UserError if it is the reverse one."""
     if how.alone and other and same_language(other, how.source) and not same_language(other, how.target):
         raise UserError(
             f"{place}: its translations are {other}, and {how.source} to {how.target} is asked for. Exchange --from "
@@ -245,7 +227,7 @@ def _iso(date: str | None) -> str | None:
 
 
 def _elements(file: Any, where: Place, roots: str, *names: str) -> Iterator[tuple[str, Any]]:
-    """Yields ("start" or "end", element) of the root and of elements of these names, which are dropped then.
+    """Yields ("start" or "end", element) of the root and of these elements; removes an element after its "end".
 
     Raises: UserError for broken XML, with the line, for another root, and for declared entities.
     """
@@ -280,29 +262,24 @@ def _name(element: Any) -> str:
     return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
 
 
-def _text(element: Any, subs: list[Any]) -> str:
-    """Returns the text of a segment without its codes; `subs` gets the texts of their own inside of these."""
+def _text(element: Any) -> str:
+    """Returns the text of a segment without its codes."""
     text = element.text or ""
     for child in element:
         name, tail = _name(child), child.tail or ""
         if name in _CODES:
-            subs += child.iterchildren("{*}sub")
             text += " " * (name in ("ph", "x") and text[-1:].isalnum() and tail[:1].isalnum())
         elif name:
-            text += _text(child, subs)
+            text += _text(child)
         text += tail
     return text
 
 
 def _segment(source: Any, targets: Sequence[Any], how: _How, place: str, **about: Any) -> _Found:
-    """Returns the unit of some elements, and those of the texts inside of its codes where both sides have as many."""
-    subs: list[list[Any]] = [[] for _ in (source, *targets)]
-    own, *others = (_text(element, some) for element, some in zip((source, *targets), subs))
+    """Makes a unit of a source element and its target elements; counts units with inline markup."""
     if any(map(len, (source, *targets))):
         how.report.notes["Inline markup was dropped from units"] += 1
-    rows = zip(*subs) if len({*map(len, subs)}) == 1 else ()
-    inner = [_segment(first, others, how, place, **about) for first, *others in rows]
-    return _Found(own, others, place, inner=inner, **about)
+    return _Found(_text(source), [_text(target) for target in targets], place, **about)
 
 
 def _read_tmx(path: Place, how: _How) -> Iterator[_Found]:
@@ -327,7 +304,7 @@ def _read_tmx(path: Place, how: _How) -> Iterator[_Found]:
             own, other = chosen(codes, how.source), chosen(codes, how.target)
             if own is None or other is None or (own == other and how.source != how.target):
                 known = variants[own or other or codes[0]][0] if codes else None
-                yield _Found("" if known is None else _text(known, []), [], place, why="other languages")
+                yield _Found("" if known is None else _text(known), [], place, why="other languages")
                 continue
             about = [variants[other][0].getparent(), element]
             dates = [each.get(name) for name in ("changedate", "creationdate") for each in about]
@@ -356,7 +333,7 @@ def _read_xliff(path: Place, how: _How) -> Iterator[_Found]:
 
 
 def _segments_of(unit: Any) -> Iterator[tuple[Any, Any, str, str | None]]:
-    """Yields source, target, state and date of the segments of a unit: of XLIFF 2, marked ones (mrk), or itself."""
+    """Yields source, target, state and date of a unit's segments: its <segment>s (XLIFF 2), its <mrk>s, or itself."""
     segments = list(unit.iterchildren("{*}segment")) or [unit]
     confirmed = {each.get("id"): each.get("conf", "Draft") for each in unit.iter("{*}seg")}  # of Trados
     for segment in segments:
@@ -390,7 +367,7 @@ def _read_tbx(path: Place, how: _How) -> Iterator[_Found]:
                 for entry in part.iter("{*}tig", "{*}ntig", "{*}termSec"):
                     notes = (each for each in entry.iter() if "administrativeStatus" in (_name(each), each.get("type")))
                     forbidden = any(_FORBIDDEN.search(each.text or "") for each in notes)
-                    term = _text(next(entry.iter("{*}term"), entry), [])
+                    term = _text(next(entry.iter("{*}term"), entry))
                     terms.setdefault(part.get(_LANG) or part.get("lang") or "", []).append((term, forbidden))
             how.report.languages.update([*terms])
             own, other = chosen(tuple(terms), how.source), chosen(tuple(terms), how.target)
@@ -452,24 +429,86 @@ def _read_po(path: Place, how: _How) -> Iterator[_Found]:
             yield _Found(own, [text], place, "translated", date, why or untranslated)
 
 
-def _read_lines(paths: Place, how: _How) -> Iterator[_Found]:
-    return _rows(side_by_side(paths, how.drop, cast(Any, SimpleNamespace(drop=how.report.leave_out))), paths[0], how)
-
-
 def _read_table(path: Place, how: _How) -> Iterator[_Found]:
-    spec = SimpleNamespace(columns=None, quoting=None, bad_lines="drop" if how.drop else "error")
-    spec.languages = {"source": how.source, "target": how.target}
-    rows = read_table(spec, path, cast(Any, SimpleNamespace(drop=how.report.leave_out)))
-    return _rows(rows, path, how, apart=True)
-
-
-def _rows(rows: Iterator[Any], where: Place, how: _How, apart: bool = False) -> Iterator[_Found]:
+    """Yields the pairs of a table, or of two files of lines."""
+    if is_lines := isinstance(path, tuple):
+        rows = side_by_side(path, how.drop, how.report)
+    else:
+        spec = SimpleNamespace(columns=None, bad_lines="drop" if how.drop else "error")
+        spec.languages = {"source": how.source, "target": how.target}
+        rows = read_table(spec, path, how.report)
     for number, (own, other) in enumerate(rows, 1):
         how.report.languages.update((how.source, how.target))
-        yield _Found(own, [other], f"{where}, pair {number}", apart=apart)
+        yield _Found(own, [other], f"{path[0] if is_lines else path}, pair {number}", apart=not is_lines)
 
 
 Reader = Callable[[Place, _How], Iterator[_Found]]
 _XLIFF = dict.fromkeys((".xlf", ".xliff", ".sdlxliff", ".mqxliff", ".mxliff"), _read_xliff)
 BILINGUAL: dict[str, Reader] = {".tmx": _read_tmx, **_XLIFF, ".po": _read_po, ".mo": _read_po, ".tbx": _read_tbx}
 BILINGUAL |= {".csv": _read_table, ".tsv": _read_table}
+
+
+# Glossaries
+
+_MARKS = {"x", "yes", "true", "1"}
+Terms = dict[str, Any]
+"""{term: its translations, or {"use": translations, "not": forbidden ones} where there are such}."""
+
+
+class WhichLanguages(UserError):
+    """Raised where a glossary has several languages, and the call names none."""
+
+
+def read_terms(path: Path, source: str | None, target: str | None) -> Terms:
+    """Returns the terms of a file, for these languages where it has several.
+
+    Raises: UserError for a row that is no term, and where a language is not there; WhichLanguages where None is given.
+    """
+    terms: dict[str, tuple[list[str], list[str]]] = {}
+    if (ending := format_of(path)) in BILINGUAL and ending not in TABLES:
+        if source is None or target is None:
+            raise WhichLanguages(f"{path}: its terms are in several languages: say which, --from and --to.")
+        for found in BILINGUAL[ending](path, _How(source, target, report := UnitReport())):
+            if (name := _clean(found.source)) and found.why in (None, "forbidden"):
+                terms.setdefault(name, ([], []))[found.why is not None].extend(map(_clean, found.targets))
+        if not terms:
+            has = ", ".join(report.languages) or "none"
+            raise UserError(f"{path}: has no term of {source} and {target}, but of {has}.")
+        return _checked(terms)
+    sign = separator_of(path) if ending == ".csv" else ""
+    own, others, at = 0, None, -1
+    for number, line in enumerate(read_lines(path, form="table"), start=1):
+        cells = next(csv.reader([line], delimiter=sign), [""]) if sign else line.split("\t")
+        cells = [part.strip() for part in cells]
+        if number == 1 and len(cells) > 1 and looks_like_header(cells):
+            log.warning("%s, line 1: is a header, no term", path)
+            at = next((place for place, cell in enumerate(cells) if cell.lower() == "forbidden"), -1)
+            own, others = _columns(path, cells, source, target)
+            continue
+        term, told = cells[own : own + 1], cells[at] if 0 <= at < len(cells) else ""
+        targets = [cell for place, cell in enumerate(cells) if place not in (own, at) and others in (None, place)]
+        bad = [told] if told and told.lower() not in _MARKS else []
+        if line.strip() and not (all(term) and (targets or bad) and (all(targets) or bad or others)):
+            wanted = "term, comma, translations" if sign else "term, tab, translations"
+            raise UserError(f"{path}, line {number}: {line!r} is no term; expected {wanted}.")
+        use = list(filter(None, targets))
+        for some, more in zip(terms.setdefault(term[0], ([], [])), ([], use) if told and not bad else (use, bad)):
+            some += more
+    return _checked(terms)
+
+
+def _columns(path: Path, header: list[str], source: str | None, target: str | None) -> tuple[int, int | None]:
+    """Returns the columns of source and target by the languages in a header; target None: all other columns."""
+    languages = [cell for cell in header if cell.lower() not in ("forbidden", "source", "target")]
+    if len(languages) < 3 and (not languages or source is None or target is None):
+        return 0, None
+    if source is None or target is None:
+        raise WhichLanguages(f"{path}: has {', '.join(languages)}: say which, --from and --to.")
+    own, other = (chosen(tuple(languages), code) for code in (source, target))
+    if own is None or other is None:
+        raise UserError(f"{path}: has {', '.join(languages)}, not {source} and {target}.")
+    return header.index(own), header.index(other)
+
+
+def _checked(terms: Mapping[str, tuple[list[str], list[str]]]) -> Terms:
+    return {term: {"use": use, "not": bad} if bad else use for term, (use, bad) in terms.items() if use or bad}

@@ -97,9 +97,9 @@ def changed(
     words: float = 0.1,
     keyboard: str | None = None,
 ) -> Pair:
-    """Returns a pair under one of CHANGES; where the source's must be kept, the target has it too.
+    """Returns a pair changed in one way of CHANGES; a change that a translation keeps (capitals, emoji) on both sides.
 
-    other: the pair behind it of "sentences". words: the share of words with a slip of "typos".
+    other: the pair that "sentences" puts behind. words: the share of words in which "typos" makes a slip.
     """
     source, target = pair
     if change == "lower":

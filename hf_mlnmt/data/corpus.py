@@ -1,5 +1,5 @@
-"""Parallel corpora as streams of text pairs: text, tsv, csv, jsonl, JSON, parquet, data sets (Hub or folder), and what
-translators have (bilingual.py).
+"""Corpora as streams: of text pairs, from text, tsv, csv, jsonl, JSON, parquet, data sets (Hub or folder) and what
+translators have (bilingual.py), or of sentences of one language, from text or one column of a table.
 
 Text may be packed (lines.py). The first row of a tsv or csv file may be a header that names the sides, or a pair of
 sentences already. Every row has as many cells as the first one; a blank line is no row, and is counted.
@@ -25,19 +25,12 @@ from hf_mlnmt.common.errors import UserError, say_once
 from hf_mlnmt.common.files import Form, misfit, read_json
 from hf_mlnmt.common.keys import Range, Section, key
 from hf_mlnmt.common.languages import check_language, language_in, pair_of_name, same_language
-from hf_mlnmt.common.made_from import sha256
+from hf_mlnmt.common.made_from import digest, sha256
 from hf_mlnmt.common.model_folder import first_line
 from hf_mlnmt.data.bilingual import BILINGUAL, UnitReport, read_units
 from hf_mlnmt.data.filters import FilterReport, Pair
 from hf_mlnmt.data.formats import format_of
-from hf_mlnmt.data.lines import (
-    MAX_CHARACTERS,
-    REMEDY,
-    checked_lines,
-    count_text,
-    open_text,
-    problem_in,
-)
+from hf_mlnmt.data.lines import MAX_CHARACTERS, REMEDY, checked_lines, count_text, open_text, problem_in
 from hf_mlnmt.data.tables import BLANK, read_table, refuse, side_by_side
 from hf_mlnmt.data.tables import SIDES as _SIDES
 
@@ -145,27 +138,18 @@ def _difference(path: Path, told: Mapping[str, Any]) -> str | None:
 
 
 log = logging.getLogger(__name__)
-Quoting = Literal["none", "csv"]
+TextSide = Literal["source", "target"]
 _TURNED = "or the name; where the sides are exchanged, say reverse: true."
-WEIGHT = Range(0, 1000, above=True)
+Weight = Annotated[float, Range(0, 1000, above=True)]
+Limit = Annotated[int, Range(1)]
 
 
-OF_DATASETS = ("config", "split", "streaming")
-
-
-def check_keys(spec: Any, where: str, others: Sequence[str] = ()) -> None:
-    """Raises UserError for a wrong limit, weight or bad_lines, and for keys without effect, such as `others`."""
-    if spec.limit is not None and spec.limit < 1:
-        raise UserError(f"{where}: limit must be at least 1, not {spec.limit}.")
-    if spec.bad_lines not in ("error", "drop"):
-        raise UserError(f"{where}: bad_lines is 'error' or 'drop', not {spec.bad_lines!r}.")
-    if problem := WEIGHT.problem(spec.weight):
-        raise UserError(f"{where}: weight{problem} Leave the text out to show none of it.")
+def check_keys(spec: Any, where: str) -> None:
+    """Raises UserError for keys of a data set where the corpus is none."""
     usual = {each.name: each.default for each in fields(spec)}
-    others = (*others, *(() if spec.path else ("quoting",)), *(() if spec.dataset else OF_DATASETS))
-    if name := next((name for name in others if getattr(spec, name) != usual[name]), None):
-        what = "a data set (dataset: NAME)" if name in OF_DATASETS else "a table (path)"
-        raise UserError(f"{where}: {name} is of {what}, and has no effect here. Leave it out.")
+    names = () if spec.dataset else ("config", "split", "streaming")
+    if name := next((name for name in names if getattr(spec, name) != usual[name]), None):
+        raise UserError(f"{where}: {name} is of a data set (dataset: NAME), and has no effect here. Leave it out.")
 
 
 @dataclass
@@ -194,12 +178,7 @@ class CorpusSpec(Section):
         'or a "translation" that holds these.',
     )
     languages: dict[str, str] | None = key(None, "{source: en, target: de}; unless told, those of the task or recipe.")
-    weight: Annotated[float, WEIGHT] = key(1.0, "How often an epoch shows each pair.")
-    quoting: Quoting | None = key(
-        None,
-        'csv: a field of .tsv or .csv may stand in double quotes, with tabs, commas and line breaks in it, and "" for '
-        "a quote; none: quotes are text. Unless told csv for .csv, none for .tsv, with a warning where they look so.",
-    )
+    weight: Weight = key(1.0, "How often an epoch shows each pair.")
     bad_lines: Literal["error", "drop"] = key(
         "error",
         "At invalid UTF-8, control characters, overlong lines, rows of another width, null and broken JSON: stop, or "
@@ -212,7 +191,7 @@ class CorpusSpec(Section):
     reverse: bool = key(
         False, "Source and target change places as they are read; languages are those of the pairs as they come out."
     )
-    limit: int | None = key(None, "Only the first so many pairs, at least 1.")
+    limit: Limit | None = key(None, "Only the first so many pairs.")
     tag: Annotated[str, MinLen(0)] | None = key(
         None, 'A token such as `<bt>` before every source; of a synthetic corpus its manifest\'s, and "" is none.'
     )
@@ -237,7 +216,9 @@ class CorpusSpec(Section):
                 and all(isinstance(side, kinds) for side in value.values())
             ):
                 raise UserError(f"corpus: {name} needs 'source' and 'target', as in {{source: ..., target: ...}}.")
-        check_keys(self, f"corpus: {self}", ("columns",) if self.is_two_files else ())
+        check_keys(self, f"corpus: {self}")
+        if self.columns and self.is_two_files:
+            raise UserError(f"corpus: {self}: columns is of a table (path), and has no effect here. Leave it out.")
         codes, columns = self.languages or {}, self.columns or {}
         if columns and columns["source"] == columns["target"] and codes.get("source") != codes.get("target"):
             raise UserError(
@@ -263,7 +244,7 @@ class CorpusSpec(Section):
     def reading(self) -> tuple[Any, ...]:
         """Returns all that decides how the text is read, but for the files themselves."""
         usual = (self.dataset, self.config, self.split, self.columns, self.languages, self.bad_lines)
-        others = ("reverse", "limit", "tag", "quoting", "keep_accelerators")
+        others = ("reverse", "limit", "tag", "keep_accelerators")
         return usual + tuple((name, value) for name in others if (value := getattr(self, name)))
 
     @property
@@ -299,7 +280,7 @@ def read_pairs(
     if spec.is_two_files:
         return side_by_side(spec.local_files(root), spec.bad_lines == "drop", report)
     if spec.dataset:
-        rows = _rows_of(_dataset(spec, Path(root)).skip(skip), f"{spec}", _folder_of(spec, Path(root)))
+        rows = _rows_of(_dataset(spec, Path(root)).skip(skip), f"{spec}")
         return _records(rows, spec, f"{spec}, record", report, skip)
     assert spec.path
     path = Path(root) / spec.path
@@ -319,7 +300,7 @@ def is_of_units(path: Path) -> bool:
 
 
 def _read_units(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:
-    codes, units = spec.languages, UnitReport(dropped=report.drop)
+    codes, units = spec.languages, UnitReport(0, report.dropped, report.examples, report.first)
     if codes is None:
         raise UserError(f"{path}: which languages? Say languages: {{source: en, target: de}}.")
     asked = codes["source"], codes["target"], units, spec.keep_accelerators, spec.bad_lines == "drop"
@@ -329,10 +310,6 @@ def _read_units(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[
 
 class _Problem(str):
     """Stands for a record that cannot be read: what is wrong with it."""
-
-
-def _no_object(record: Any) -> _Problem:
-    return _Problem(f"no object with fields (but {type(record).__name__})")
 
 
 def _read_jsonl(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterator[Pair]:
@@ -379,27 +356,11 @@ def _read_parquet(spec: CorpusSpec, path: Path, report: FilterReport) -> Iterato
         raise UserError(f"{path}: cannot be read as parquet ({error}). Copy or download it again.") from error
 
 
-def _folder_of(spec: CorpusSpec, root: Path) -> Path | None:
-    """Returns the folder of a data set, looked up under `root`, then as a path; None for one on the Hub."""
-    return next((path for path in (root / str(spec.dataset), Path(str(spec.dataset))) if path.is_dir()), None)
-
-
-def _check_lines(folder: Path | None) -> None:
-    """Raises UserError for the first line of a data set's .jsonl files that is no record; `datasets` names no line."""
-    for path in sorted(folder.rglob("*.jsonl*")) if folder else ():
-        remedy = "Mend it, or give the file as path, with bad_lines: drop."
-        lines = checked_lines(path, remedy, max_characters=20 * MAX_CHARACTERS, form="any")
-        for number, record in enumerate(_objects(lines), start=1):
-            problem = record if isinstance(record, _Problem | Mapping) else _no_object(record)
-            if isinstance(problem, _Problem) and problem != BLANK:
-                raise UserError(f"{path}, line {number}: {problem}. {remedy}")
-
-
 def _dataset(spec: CorpusSpec, root: Path) -> Any:
-    """Returns the records of a data set on the Hub or in a folder (`_folder_of`)."""
+    """Returns the records of a data set: of a folder under `root` or here, or on the Hub."""
     import datasets
 
-    folder = _folder_of(spec, root)
+    folder = next((path for path in (root / str(spec.dataset), Path(str(spec.dataset))) if path.is_dir()), None)
     try:
         if folder and any((folder / name).exists() for name in ("dataset_dict.json", "state.json")):
             loaded = datasets.load_from_disk(str(folder))
@@ -407,21 +368,19 @@ def _dataset(spec: CorpusSpec, root: Path) -> Any:
         name = str(folder) if folder else spec.dataset
         return datasets.load_dataset(name, spec.config, split=spec.split, streaming=spec.streaming)
     except Exception as error:  # the library raises many kinds: no network, no such name, split or config
-        _check_lines(folder)
         raise UserError(
             f"data set '{spec}': cannot be loaded ({type(error).__name__}: {first_line(error)}). "
             "Check name, config and split; offline, give a local folder or files."
         ) from error
 
 
-def _rows_of(records: Any, name: str, folder: Path | None) -> Iterator[Any]:
+def _rows_of(records: Any, name: str) -> Iterator[Any]:
     """Yields the records of a data set, whose Arrow files are mapped, not read into the memory."""
     number, tables = 0, records.with_format("arrow").iter(1000)
     while True:
         try:
             table = next(tables, None)
         except Exception as error:  # each format raises errors of its own
-            _check_lines(folder)
             said = first_line(error.__cause__ or error)
             raise UserError(
                 f"{name}: what follows record {number:,} cannot be read ({said}). Mend or drop it."
@@ -475,7 +434,7 @@ def _pair(record: Any, spec: CorpusSpec) -> Pair | _Problem:
     if isinstance(record, _Problem):
         return record
     if not isinstance(record, Mapping):
-        return _no_object(record)
+        return _Problem(f"no object with fields (but {type(record).__name__})")
     inner = record.get("translation")
     places = [record] + ([inner] if isinstance(inner, Mapping) else [])
     names = [spec.columns] if spec.columns else [{side: side for side in _SIDES}, spec.languages or {}]
@@ -502,3 +461,121 @@ FORMATS = {
     ".json": _read_json,
     ".parquet": _read_parquet,
 }
+
+
+# Text of one language, and sets of raw text that are translated and scored
+
+
+@dataclass
+class TextSpec(Section):
+    """Text of one language: give `path` or `dataset`. Paths are relative to the data folder."""
+
+    path: str | None = key(
+        None,
+        "One sentence a line; or .tsv, .csv, .jsonl, .json or .parquet with column; text may be packed as in a corpus.",
+    )
+    dataset: str | None = key(None, "A name on the Hub, or a folder, with column.")
+    config: str | None = key(None, "The configuration of the data set.")
+    split: str = key("train", "The split of the data set.")
+    streaming: bool = key(False, "Read the data set without downloading it ahead.")
+    column: str | int | None = key(
+        None, "The field that holds the text; of tsv a name of its header line or a number from 1."
+    )
+    language: str | None = key(None, "The code of its language.")
+    side: TextSide | None = key(
+        None, "Whose vocabulary and text processing it gets; unless told, the side whose language it is."
+    )
+    limit: Limit | None = key(None, "Only the first so many sentences.")
+    weight: Weight = key(1.0, "How often an epoch shows each sentence.")
+    bad_lines: Literal["error", "drop"] = key(
+        "error", "At invalid UTF-8, control characters and overlong lines: stop, or drop the sentence and count it."
+    )
+
+    def __post_init__(self) -> None:
+        if bool(self.path) == bool(self.dataset):
+            raise UserError("text: give one of path and dataset.")
+        check_keys(self, f"text: {self}")
+        if self.is_table != (self.column is not None):
+            has = "has columns: say with column which one is the text." if self.is_table else "has no columns."
+            raise UserError(f"text: {self} {has}")
+        column = f"column.{self.column}"
+        name = column if language_in(column) or not self.path else self.path
+        check_language(name, self.language, "it is read as", "Mend language, or give text of that one.")
+
+    @property
+    def is_table(self) -> bool:
+        """Returns whether the text is one column of several, and not a file of lines."""
+        return self.dataset is not None or format_of(Path(self.path or "")) in FORMATS
+
+    def __str__(self) -> str:
+        return self.path or " ".join(filter(None, [self.dataset, self.config, self.split]))
+
+    def reading(self) -> tuple[Any, ...]:
+        """Returns all that decides how the text is read, but for the files themselves."""
+        usual = (self.dataset, self.config, self.split, self.column, self.language, self.side, self.bad_lines)
+        return usual + ((self.limit,) if self.limit is not None else ())
+
+    def local_files(self, root: str | Path = ".") -> list[Path]:
+        """Returns the files that are read; none for a data set."""
+        return [Path(root) / self.path] if self.path else []
+
+
+def read_text(
+    spec: TextSpec, root: str | Path = ".", report: FilterReport | None = None, skip: int = 0
+) -> Iterator[str]:
+    """Yields sentences in order, empty ones included; `report`, `skip` and errors as of `read_pairs`."""
+    report = report if report is not None else FilterReport()
+    if spec.limit is not None:
+        yield from islice(read_text(replace(spec, limit=None), root, report), spec.limit)
+        return
+    if spec.is_table:
+        names = ("path", "dataset", "config", "split", "streaming", "bad_lines")
+        asked: dict[str, Any] = {name: getattr(spec, name) for name in names}
+        both = CorpusSpec(columns={"source": spec.column, "target": spec.column}, **asked)
+        yield from (text for text, _ in read_pairs(both, root, report, skip))
+        return
+    yield from (text for (text,) in side_by_side(spec.local_files(root), spec.bad_lines == "drop", report))
+
+
+@dataclass
+class RawPairs:
+    """A development or test set as raw text. language: of the references; the others: told to a model, or None."""
+
+    name: str
+    sources: list[str]
+    references: list[str]
+    language: str
+    target_language: str | None = None
+    source_language: str | None = None
+
+    @property
+    def asked(self) -> dict[str, str | None]:
+        """Returns the languages that a model is told, by the names of the pipeline's options."""
+        names = {"target_language": self.target_language}
+        return {**names, "source_language": self.source_language} if self.source_language else names
+
+
+def read_raw(
+    name: str, spec: CorpusSpec | TextSpec, root: Path, tell_target: bool = False, tell_source: bool = False
+) -> RawPairs:
+    """Reads a development or test set unfiltered; sentences of text of one language are sources without references.
+
+    Raises: UserError for an empty set.
+    """
+    if isinstance(spec, TextSpec):
+        texts = list(read_text(spec, root))
+        if not texts:
+            raise UserError(f"{spec}: no sentences; data.{name} needs some.")
+        return RawPairs(name, texts, [], str(spec.language))
+    pairs = list(read_pairs(spec, root))
+    if not pairs:
+        raise UserError(f"{spec}: no sentence pairs; data.{name} needs some.")
+    assert spec.languages is not None
+    source, target = spec.languages["source"], spec.languages["target"]
+    sources, references = map(list, zip(*pairs))
+    return RawPairs(name, sources, references, target, target if tell_target else None, source if tell_source else None)
+
+
+def digest_of_texts(sets: Sequence[RawPairs]) -> str:
+    """Returns a digest of the names and the text of all sets: equal where nothing changed."""
+    return digest([[each.name, each.sources, each.references, each.target_language] for each in sets])

@@ -32,16 +32,15 @@ from hf_mlnmt.common.files import (
 )
 from hf_mlnmt.common.made_from import Origin
 from hf_mlnmt.common.memory import cores
-from hf_mlnmt.data.corpus import CorpusSpec, read_pairs, size_of
+from hf_mlnmt.data.corpus import CorpusSpec, TextSpec, read_pairs, read_text, size_of
 from hf_mlnmt.data.encoded import FORM, META, Encoded
-from hf_mlnmt.data.filters import DROPPED, FilterReport, Pair, PairFilter, Seen, texts_of
+from hf_mlnmt.data.filters import DROPPED, FilterReport, Overlap, PairFilter, Seen, texts_of
 from hf_mlnmt.data.formats import format_of
 from hf_mlnmt.data.placeholders import with_placeholders
 from hf_mlnmt.data.processing import EncodedChunk, Encoder, in_processes
-from hf_mlnmt.data.shuffling import mixed
-from hf_mlnmt.data.text import TextSide, TextSpec, read_text
 from hf_mlnmt.data.tokenizer import Tokenizers, identity_of, languages_of
 from hf_mlnmt.data.tokenizer import size_of as entries_of
+from hf_mlnmt.data.training_set import mixed
 
 log = logging.getLogger(__name__)
 Spec = CorpusSpec | TextSpec
@@ -154,57 +153,22 @@ def reuse(folder: str | Path, origin: Origin, check: bool = False) -> Encoded | 
         return None
 
 
-def build(
-    items: Iterable[Pair] | Iterable[str],
-    tokenizers: Tokenizers,
-    folder: str | Path,
-    max_length: int | None = None,
-    language: str | None = None,
-    tag: str | None = None,
-    side: TextSide | None = None,
-) -> Encoded:
-    """Encodes raw pairs, or texts, into `folder`, and opens it; it appears when it is complete.
-
-    max_length: subwords with </s> and language code; an item with a longer side is dropped and counted.
-    language: of the target; its code `<2de>` is put before every source. tag: a token before every source.
-    side: for texts of one language, whose vocabulary they get.
-    """
-    encoder = _encoder(tokenizers, side, language, tag)
-    origin = Origin(os.urandom(8).hex())
-    return _grow(folder, origin, encoder, lambda done, report: iter(items), _type_of_ids(tokenizers), max_length)
-
-
-def _encoder(
-    tokenizers: Tokenizers,
-    side: TextSide | None,
-    language: str | None,
-    tag: str | None,
-    pair_filter: PairFilter | None = None,
-    placeholders: Mapping[str, str] = MappingProxyType({}),
-) -> Encoder:
-    sides = tokenizers.sides(language, tag)
-    return Encoder(list(sides.values()) if side is None else [sides[side]], pair_filter, dict(placeholders))
-
-
-def _type_of_ids(tokenizers: Tokenizers) -> Any:
-    return np.uint16 if max(map(entries_of, tokenizers.distinct())) <= 1 << 16 else np.int32
-
-
-def _grow(
+def grow(
     folder: str | Path,
     origin: Origin,
     encoder: Encoder,
     read: Callable[[int, FilterReport], Iterator[Any]],
     ids: Any,
-    max_length: int | None,
+    max_length: int | None = None,
     processes: int = 1,
-    progress: Progress | None = None,
-    total: int | None = None,
+    hear: Callable[[int], Any] = lambda done: None,
 ) -> Encoded:
-    """Encodes the items that `read` yields, from the first that an earlier start has not encoded; writes shards."""
+    """Encodes the items that `read` yields, from the first that an earlier start has not encoded; writes shards.
+
+    ids: the dtype of a subword's number. hear: called with the number of items that are done.
+    """
     target = check_folder_name(folder)
     part = target.with_name(f"{target.name}.part")
-    hear = (lambda done: progress(done, total)) if progress else lambda done: None
     with (
         explained(target),
         only_one(part, f"{part}: another process encodes this text. Wait for it, or choose another folder."),
@@ -227,8 +191,6 @@ def _grow(
             if not (part / META).is_file():
                 shutil.rmtree(part, ignore_errors=True)
             raise
-        if progress is not None:
-            progress(growing.meta["read"], growing.meta["read"])
         take_place(part, target)
         for path in (*target.glob("*.hashes.npy"), target / ".lock"):
             path.unlink(missing_ok=True)
@@ -250,14 +212,9 @@ def _chunks(items: Iterable[Any], hear: Callable[[], Any]) -> Iterator[list[Any]
         yield chunk
 
 
-def fingerprint_of(spec: Spec, root: str | Path, tokenizers: Tokenizers, **settings: Any) -> str:
-    """Returns a hash of what encoded data depends on: files (of a data set its name) and how they are read, tokenizers,
-    processing, settings."""
-    return origin_of(spec, root, tokenizers, **settings).fingerprint
-
-
 def origin_of(spec: Spec, root: str | Path, tokenizers: Tokenizers, **settings: Any) -> Origin:
-    """Returns the Origin of encoded data: all that `fingerprint_of` hashes."""
+    """Returns the Origin of encoded data: files (of a data set its name) and how they are read, tokenizers, processing,
+    settings."""
     processing = {side: asdict(value) for side, value in tokenizers.processing.items()}
     if (suffix := format_of(Path(spec.path or ""))) in (".csv", ".json"):
         settings["format"] = suffix  # the same bytes are other rows in a .tsv and a .csv
@@ -276,6 +233,7 @@ def encode_corpus(
     progress: Progress | None = None,
     check: bool = False,
     placeholders: Mapping[str, str] = MappingProxyType({}),
+    overlap: Overlap | None = None,
 ) -> Encoded:
     """Reads, filters and encodes a corpus into `folder`; what is there already of the same text and settings is used.
 
@@ -285,6 +243,7 @@ def encode_corpus(
     language `spec.side` must say whose vocabulary it gets.
     processes: that encode; None: one for each core. The bytes are the same for any number.
     check: read all of the text, and of what is there, to see whether it is the same.
+    overlap: counts the pairs of other sets in the corpus, where it is read.
 
     Raises: UserError when nothing is left.
     """
@@ -303,16 +262,21 @@ def encode_corpus(
         return there
 
     def read(done: int, report: FilterReport) -> Iterator[Any]:
-        if spec.dataset and spec.limit is None:
-            return _items(spec, root, report, done + report.dropped.total())
-        report.first.clear()
-        report.dropped.clear()  # lines before `done` are read again, and counted
-        return islice(_items(spec, root, report), done, None)
+        skip = done + report.dropped.total() if spec.dataset and spec.limit is None else 0
+        if not skip:  # lines before `done` are read again, and counted
+            report.first.clear()
+            report.dropped.clear()
+        items = _items(spec, root, report, skip)
+        return islice(overlap.watched(items) if overlap else items, 0 if skip else done, None)
 
-    encoder = _encoder(tokenizers, side, how.get("language"), tag, pair_filter, placeholders)
-    total = size_of(spec, root, read=progress is not None)
-    ids = _type_of_ids(tokenizers)
-    encoded = _grow(folder, origin, encoder, read, ids, max_length, processes or cores(), progress, total)
+    sides = tokenizers.sides(how.get("language"), tag)
+    encoder = Encoder(list(sides.values()) if side is None else [sides[side]], pair_filter, dict(placeholders))
+    ids = np.uint16 if max(map(entries_of, tokenizers.distinct())) <= 1 << 16 else np.int32
+    total = size_of(spec, root, read=True) if progress else None
+    hear = (lambda done: progress(done, total)) if progress else lambda done: None
+    encoded = grow(folder, origin, encoder, read, ids, max_length, processes or cores(), hear)
+    if progress:
+        progress(encoded.meta["read"], encoded.meta["read"])
     _check_what_is_left(encoded, spec)
     return encoded
 

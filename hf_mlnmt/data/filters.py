@@ -1,14 +1,19 @@
-"""Filters for pairs and for text of one language: length, ratio, duplicates, empty sides; counted and reported."""
+"""Filters for pairs and for text of one language: length, ratio, duplicates, empty sides; counted and reported.
+
+Also what two texts have in common: sentences of sets that are scored in a training corpus (`HeldOut`, `Overlap`), and
+words (`word_overlap`).
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain, compress, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -16,13 +21,16 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import write_text
 from hf_mlnmt.common.keys import Section, key
 from hf_mlnmt.common.table import Number, Table
-from hf_mlnmt.data.words import words
+from hf_mlnmt.data.words import terms, words
 
 Pair = tuple[str, str]
 Item = TypeVar("Item", Pair, str)
 _EXAMPLE_WIDTH = 60
+_SHOWN = 3  # pairs of a scored set that are shown
 DROPPED, MOST_DROPPED, _LONGEST = "dropped.tsv", 100, 500  # most pairs shown of a reason, characters of a side
 _MOST = 4096  # most items that are filtered together
+_WORD = re.compile(r"[^\W_]+")
+_NO_LETTERS = bytes(sign for sign in range(128) if not chr(sign).isalnum())
 
 
 @dataclass
@@ -181,6 +189,90 @@ class PairFilter(Section):
             return f"a word above {self.max_word} characters"
         same = self.drop_identical and len({text.strip() for text in texts}) < len(texts)
         return "target is a copy of the source" if same else None
+
+
+def plain(text: str) -> str:
+    """Returns the words of a text in small letters, without punctuation: by these sentences are compared."""
+    return " ".join(_WORD.findall(text.lower()))
+
+
+@dataclass(frozen=True)
+class HeldOut(PairFilter):
+    """A filter that also drops pairs with a side that, but for case and punctuation, is in a set that is scored."""
+
+    digest: str = ""  # of the sets
+    held: tuple[frozenset[str], ...] = field(default=(), repr=False)  # of source and target
+
+    def reason(self, *texts: str) -> str | None:
+        """Returns why a pair is dropped, or None; sentences of one language are not compared with the sets."""
+        if len(texts) > 1 and any(plain(text) in own for text, own in zip(texts, self.held)):
+            return "in a development or test set"
+        return super().reason(*texts)
+
+
+class Overlap:
+    """Counts the pairs of sets that a corpus holds; of the corpus nothing is kept in memory."""
+
+    def __init__(self, sets: Mapping[str, Sequence[Pair]]) -> None:
+        self.sets = sets
+        self._places: tuple[dict[str, list[tuple[str, int]]], ...] = (defaultdict(list), defaultdict(list))
+        for name, pairs in sets.items():
+            for number, pair in enumerate(pairs):
+                for text, places in zip(map(plain, pair), self._places):
+                    if text:
+                        places[text].append((name, number))
+        self._letters = [set(map(_letters, places)) for places in self._places]
+        self._found: dict[str, list[set[int]]] = defaultdict(lambda: [set() for _ in range(6)])
+
+    def watched(self, corpus: Iterable[Pair]) -> Iterator[Pair]:
+        """Yields the pairs of a corpus, and counts those of the sets among them, for `messages`."""
+        sources, targets = self._letters
+        for pair in corpus:
+            if _letters(pair[0]) in sources or _letters(pair[1]) in targets:
+                self._count(pair)
+            yield pair
+
+    def _count(self, pair: Pair) -> None:
+        hits = [set(places.get(plain(text), ())) for text, places in zip(pair, self._places)]
+        for name, number in hits[0] | hits[1]:
+            same = [(name, number) in of_side for of_side in hits]
+            exact = [text.strip() == own.strip() for text, own in zip(pair, self.sets[name][number])]
+            for numbers, is_one in zip(self._found[name], (*exact, all(exact), *same, all(same))):
+                numbers.update([number] if is_one else [])
+
+    def messages(self) -> Iterator[str]:
+        """Yields what the corpus holds of each set: sources, targets and whole pairs, exactly and as `plain`; then
+        forgets the counts."""
+        for name, kinds in self._found.items():
+            counts = ["{:,} sources, {:,} targets, {:,} pairs".format(*map(len, own)) for own in (kinds[:3], kinds[3:])]
+            some = sorted(kinds[5] or kinds[3] | kinds[4])[:_SHOWN]
+            shown = "; ".join(f"{' ||| '.join(self.sets[name][number]):.100}" for number in some)
+            yield (
+                f"holds, of the {len(self.sets[name]):,} pairs of {name}: exactly {counts[0]}; without case and "
+                f"punctuation {counts[1]}, as: {shown}"
+            )
+        self._found.clear()
+
+
+def _letters(text: str) -> bytes:
+    """Returns the ASCII letters and digits of a text in small letters: equal where `plain` is, and ten times faster."""
+    return text.lower().encode("ascii", "ignore").translate(None, _NO_LETTERS)
+
+
+class SharedWords(NamedTuple):
+    """`share` of the running words of one text that another one has too, and the most frequent of these words."""
+
+    share: float
+    words: tuple[str, ...]
+
+
+def word_overlap(texts: Iterable[str], others: Iterable[str], examples: int = 5) -> SharedWords:
+    """Returns which words (`words.terms`, in lower case) of texts also occur in others."""
+    counts = Counter(word for text in texts for word in terms(text.lower(), digits=False))
+    known = {word for text in others for word in terms(text.lower(), digits=False)}
+    shared = {word: count for word, count in counts.items() if word in known}
+    most = sorted(shared, key=lambda word: (-shared[word], word))[:examples]
+    return SharedWords(sum(shared.values()) / max(1, counts.total()), tuple(most))
 
 
 def texts_of(item: Item) -> tuple[str, ...]:

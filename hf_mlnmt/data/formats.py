@@ -29,21 +29,18 @@ _REFUSED = {
     "says where each letter stands on a page, not what a sentence is. Give the document that the PDF was made from "
     "(.docx, .odt, .html), or its text: pdftotext FILE.pdf FILE.txt": "pdf",
     "is a page as it is printed. Give the document that it was made from": "ps eps djvu xps",
-    "is a format of programs long gone. Convert it: soffice --headless --convert-to docx FILE": "doc rtf wpd wps",
-    "is a format of programs long gone. Convert it: soffice --headless --convert-to pptx FILE": "ppt pps",
-    "is a document of another kind. Save it as .docx": "docm dotx dotm pages gdoc",
-    "is a presentation of another kind. Save it as .pptx": "pptm potx potm ppsx ppsm",
-    "is a document of another kind. Save it as .odt or .odp": "ott otp odm odg fodt fodp sxw",
-    "is a workbook of another kind. Save it as .xlsx": ("xlsm xlsb xls ods fods numbers"),
-    "is an e-book of another kind. Convert it: ebook-convert FILE FILE.epub": "mobi azw azw3 fb2",
-    "holds subtitles with times and marks of its own. Save it as .srt": (
-        "ssa sub lrc ttml dfxp smi sami stl scc itt usf"
+    "is a document of another kind. Save it as .docx or .odt, as by soffice --headless --convert-to docx FILE": (
+        "doc rtf wpd wps docm dotx dotm pages gdoc ott odm fodt sxw"
     ),
+    "is a presentation of another kind. Save it as .pptx or .odp": "ppt pps pptm potx potm ppsx ppsm otp odg fodp",
+    "is a workbook of another kind. Save it as .xlsx": "xlsm xlsb xls ods fods numbers",
+    "is an e-book of another kind. Convert it: ebook-convert FILE FILE.epub": "mobi azw azw3 fb2",
+    "holds subtitles of another kind. Save it as .srt": "ssa sub lrc ttml dfxp smi sami stl scc itt usf",
     "holds a program's texts in a form that is not read here. Convert it to .po or .xliff (Translate Toolkit)": (
         "xcstrings resw ini toml plist ftl"
     ),
+    "holds translations beside their sources: export it as .tmx, which train --pair reads": "sdltm sdltb",
     "holds translations beside their sources; train --pair reads it. Make a file of lines, or .xliff": "tmx tbx",
-    "holds translations beside their sources. Export it as .tmx": "sdltm sdltb",
     "is markup that is not read here. Convert it: pandoc FILE -o FILE.html": (
         "xml svg tex latex rst adoc asciidoc org textile mediawiki typ docbook dbk dita ipynb"
     ),

@@ -50,8 +50,7 @@ _NO_TEXT = {
     rb"\xfe\xff": "UTF-16 text: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)",
 }
 _TAR = slice(257, 262)
-# Names in archives of Office programs and e-books, and names that macOS adds to any archive.
-_OF_OFFICE, OF_MACOS = ("[Content_Types].xml", "mimetype"), re.compile(r"__MACOSX/|(.*/)?(\.DS_Store$|\._)")
+OF_MACOS = re.compile(r"__MACOSX/|(.*/)?(\.DS_Store$|\._)")  # names that macOS adds to any archive
 
 
 def read_lines(path: str | Path, remedy: str = "Mend the file.", **what: Any) -> Iterator[str]:
@@ -127,7 +126,7 @@ def open_text(path: Any, form: Form = "any") -> Iterator[io.BufferedReader]:
         try:
             text: Any = io.BufferedReader(cast(Any, _unpacked(file, packed, path))) if packed else file
             start = text.peek(_TAR.stop)
-            kind = "a tar archive" if start[_TAR] == b"ustar" else _kind(_NO_TEXT, start) or _utf16(start)
+            kind = "a tar archive" if start[_TAR] == b"ustar" else _kind(_NO_TEXT, start)
             if kind and not (form == "xml" and kind.startswith("UTF-16")):
                 remedy = "" if ":" in kind else " Unpack or convert it, and give the file of text."
                 raise UserError(f"{path}: this is {kind}.{remedy}")
@@ -165,26 +164,12 @@ def _kind(kinds: dict[bytes, str], start: bytes) -> str | None:
     return next((kind for magic, kind in kinds.items() if re.match(magic, start)), None)
 
 
-def _utf16(start: bytes) -> str | None:
-    """Returns the message about UTF-16 without a byte-order mark (every other byte is nearly always NUL), or None."""
-    sides = start[:200:2], start[1:200:2]
-    for name, high, low in (("LE", sides[1], sides[0]), ("BE", *sides)):
-        if len(high) > 3 and 0 not in low and high.count(0) > 0.7 * len(high):
-            return f"UTF-16 text without a byte-order mark: convert it to UTF-8 (iconv -f UTF-16{name} -t UTF-8)"
-    return None
-
-
 def _unpacked(file: IO[bytes], packed: str, path: Path) -> Any:
     """Returns a stream of the content of a packed file."""
     if packed == "zip":
         archive = zipfile.ZipFile(file)
         names = [entry.filename for entry in archive.infolist() if not entry.is_dir()]
         names = [name for name in names if not OF_MACOS.match(name)]
-        if any(name in names for name in _OF_OFFICE):
-            raise UserError(
-                f"{path}: this is a document of an Office program or an e-book. Name it so (.docx, .pptx, .odt, .odp, "
-                ".epub), and translate reads it; or give its text."
-            )
         if len(names) != 1:
             shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
             holds = f"{len(names)} files ({shown}), and one is read. Unpack it." if names else "no file. Pack it again."

@@ -105,15 +105,13 @@ def checked_patterns(given: Any, what: str) -> list[str]:
         if not isinstance(each, str) or not each.strip():
             raise OptionError(f"{what}: {given!r}: expected {', '.join(PATTERNS)}, or a regular expression.")
         names = list(filter(None, map(str.strip, each.split(","))))
-        near = all(map(str.isalpha, names)) and any(suggest(name, PATTERNS) for name in names)
-        meant = near or not PATTERNS.keys().isdisjoint(names)
-        for name in names if meant and len(names) > 1 else ():
-            if name not in PATTERNS:
-                raise OptionError(
-                    f"{what}: {name!r}{suggest(name, PATTERNS)} is none of {', '.join(PATTERNS)}, whose names have "
-                    "commas between them. Give a regular expression by itself, the option again for more."
-                )
-        parts += names if meant else [each]
+        are_names = not PATTERNS.keys().isdisjoint(names)
+        if are_names and (unknown := next((name for name in names if name not in PATTERNS), None)) is not None:
+            raise OptionError(
+                f"{what}: {unknown!r}{suggest(unknown, PATTERNS)} is none of {', '.join(PATTERNS)}, whose names have "
+                "commas between them. Give a regular expression by itself, the option again for more."
+            )
+        parts += names if are_names else [each]
     if len(parts) > _MOST:
         raise OptionError(f"{what}: {len(parts):,} patterns; at most {_MOST}. Join some by |.")
     for each in parts:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,28 +53,25 @@ class TextProcessing(Section):
         """Returns the processed text, which the tokenizer reads."""
         text = text if self.identity else unicodedata.normalize("NFC", without_invisible(text))  # Moses splits marks
         if self.normalize:
-            text = self._normalizer.normalize(text)
+            text = _moses("PunctNormalizer", self.language).normalize(text)
         if self.moses:
             # Escapes (&apos; for ') serve phrase-table files; for subwords they are noise.
-            text = self._tokenizer.tokenize(text, return_str=True, escape=False)
+            text = _moses("Tokenizer", self.language).tokenize(text, return_str=True, escape=False)
         return lower(text, self.language) if self.lowercase else text
 
     def undo(self, text: str) -> str:
         """Returns raw text for text that the tokenizer decoded."""
-        return self._detokenizer.detokenize(text.split(), unescape=False) if self.moses else text
+        if not self.moses:
+            return text
+        return _moses("Detokenizer", self.language).detokenize(text.split(), unescape=False)
 
-    # sacremoses compiles many expressions: done once a process, and never if the text stays as it is.
-    @cached_property
-    def _normalizer(self) -> Any:
-        return _sacremoses().MosesPunctNormalizer(lang=self.language)
 
-    @cached_property
-    def _tokenizer(self) -> Any:
-        return _sacremoses().MosesTokenizer(lang=self.language)
+@cache
+def _moses(kind: str, language: str) -> Any:
+    """Makes one of sacremoses's classes for a language: once a process, since it compiles many expressions."""
+    import sacremoses
 
-    @cached_property
-    def _detokenizer(self) -> Any:
-        return _sacremoses().MosesDetokenizer(lang=self.language)
+    return getattr(sacremoses, f"Moses{kind}")(lang=language)
 
 
 def save_processing(folder: str | Path, processing: Mapping[str, TextProcessing] | None) -> None:
@@ -104,12 +101,6 @@ def moses_languages() -> set[str]:
     from sacremoses.corpus import NonbreakingPrefixes
 
     return set(NonbreakingPrefixes().available_langs.values())
-
-
-def _sacremoses() -> Any:
-    import sacremoses
-
-    return sacremoses
 
 
 MANY = 20  # chunks from which on other processes are started

@@ -18,11 +18,11 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.encoded import Examples, Rows, interleaved, places
-from hf_mlnmt.data.shuffling import GOLDEN, mixed
 from hf_mlnmt.data.subwords import BYTES
-from hf_mlnmt.data.training_set import Corpora, TrainingSet
+from hf_mlnmt.data.training_set import GOLDEN, Corpora, TrainingSet, mixed
 
 SPACE = "▁"  # begins a word
+_AT_ONCE = 1000  # pairs that are read at once
 
 
 class BPEDropout:
@@ -137,12 +137,10 @@ class Resegmented(TrainingSet):
         for number, (side, cutter) in enumerate((("input_ids", source), ("labels", target))):
             words = tables.setdefault(id(cutter), _Words(cutter, random.Random(seed)))
             self._sides[side] = _Side(corpora, side, words, seed + 1_000_003 * number)
-        lengths = [self._lengths(side) for side in ("input_ids", "labels")]
-        self.source_lengths = np.concatenate([corpora.source_lengths, *lengths[0]])
-        self.target_lengths = np.concatenate([corpora.target_lengths, *lengths[1]])
-
-    def _lengths(self, side: str) -> list[np.ndarray]:
-        return [self._sides[side].lengths(variant) for variant in range(1, self.variants + 1)]
+        self.source_lengths, self.target_lengths = (
+            np.concatenate([plain, *(side.lengths(variant) for variant in range(1, self.variants + 1))])
+            for plain, side in zip((corpora.source_lengths, corpora.target_lengths), self._sides.values())
+        )
 
     def __len__(self) -> int:
         return len(self.corpora) * (1 + self.variants)
@@ -152,19 +150,13 @@ class Resegmented(TrainingSet):
         """Returns the number of pairs, however they are cut."""
         return len(self.corpora)
 
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        variant, index = divmod(int(index), len(self.corpora))
-        if not variant:
-            return self.corpora[index]
-        return {side: words.sentence(index, variant) for side, words in self._sides.items()}
-
     def gather(self, indices: np.ndarray) -> Examples:
         variants, within = np.divmod(indices, len(self.corpora))
         present, parts = np.unique(variants).tolist(), []
         for variant in present:
             some = within[variants == variant]
-            cut = {side: words.rows(some, variant) for side, words in self._sides.items()} if variant else None
-            parts.append(self.corpora.gather(some) if cut is None else Examples(cut))
+            cut = {side: words.rows(some, variant) for side, words in self._sides.items() if variant}
+            parts.append(Examples(cut) if variant else self.corpora.gather(some))
         return interleaved(parts, np.searchsorted(present, variants))
 
     def choose(self, epoch: int) -> np.ndarray:
@@ -213,9 +205,12 @@ class _Side:
 
     def __init__(self, corpora: Corpora, side: str, words: _Words, seed: int) -> None:
         numbers, bounds = array("i"), array("q", [0])
-        for i in range(len(corpora)):
-            numbers.extend(words.number(word) for word in words.cutter.words(corpora[i][side].tolist()))
-            bounds.append(len(numbers))
+        for first in range(0, len(corpora), _AT_ONCE):
+            indices = np.arange(first, min(first + _AT_ONCE, len(corpora)))
+            rows = corpora.gather(indices).columns[side]
+            for number in range(len(rows)):
+                numbers.extend(words.number(word) for word in words.cutter.words(rows[number].tolist()))
+                bounds.append(len(numbers))
         words.finish()
         self.words, self.seed = words, seed
         self.numbers, self.bounds = np.array(numbers, np.int64), np.array(bounds, np.int64)
@@ -233,10 +228,6 @@ class _Side:
         lengths = self.words.starts[cuts + 1] - starts
         pieces = self.words.pieces[places(starts, lengths)]
         return Rows(pieces, np.add.reduceat(lengths, np.cumsum(counts) - counts))
-
-    def sentence(self, index: int, variant: int) -> np.ndarray:
-        """Returns the ids of a sentence in a variant: int32 (subwords,)."""
-        return self.rows(np.array([index]), variant)[0]
 
     def lengths(self, variant: int) -> np.ndarray:
         """Returns the number of subwords of every sentence in a variant: int32 (pairs,)."""

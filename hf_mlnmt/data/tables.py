@@ -18,13 +18,9 @@ from hf_mlnmt.data.lines import REMEDY, checked_blocks, checked_lines, reason_of
 
 log = logging.getLogger(__name__)
 SIDES = ("source", "target")
-_NULL = {"NA", "NaN", "nan", "NULL", "null", "\\N"}  # what programs write into a csv file where there is nothing
-BLANK = "blank line"
+BLANK, _OF_WIDTH = "blank line", "another number of columns"
+_OF_ROWS = "A tab or separator inside a text needs quotes around it, and the name .csv."
 _HEADERS = [("source", "target"), ("src", "tgt"), ("src", "trg")]
-
-
-class _Null(str):
-    """A cell of a csv file that has one of _NULL, with which programs write that there is no value."""
 
 
 def read_table(spec: Any, path: Path, report: FilterReport) -> Iterator[Pair]:
@@ -33,9 +29,8 @@ def read_table(spec: Any, path: Path, report: FilterReport) -> Iterator[Pair]:
     if numbers and min(numbers) < 0:
         raise UserError(f"{path}: columns are counted from 1, so {columns} cannot be; 1 is the first.")
     width = 2 if spec.columns is None and spec.bad_lines == "drop" else 0  # 0: that of the first row
-    is_csv = (spec.quoting or ("csv" if format_of(path) == ".csv" else "none")) == "csv"
-    says_quoting, is_first = spec.quoting is not None or is_csv, True
-    for number, cells, problem in rows(spec, path, is_csv):
+    may_look_quoted, is_first = format_of(path) != ".csv", True
+    for number, cells, problem in rows(spec, path):
         where = f"{path}, line {number}"
         if not any(cells) and not problem and len(cells) < 2:
             report.drop(BLANK)
@@ -50,18 +45,15 @@ def read_table(spec: Any, path: Path, report: FilterReport) -> Iterator[Pair]:
             continue
         if not width and not problem:
             width = _width(cells, numbers, spec, where)
-        pair, problem = (("", ""), problem) if problem else _cells_of(cells, numbers, width)
-        if problem:
-            refuse(problem, where, "\t".join(cells), spec, report, f" {_OF_ROWS}" if "columns" in problem else "")
+        uneven = "" if problem or len(cells) == width else f"{_OF_WIDTH} ({len(cells)} columns, {width} expected)"
+        if problem or uneven:
+            refuse(problem or uneven, where, "\t".join(cells), spec, report, f" {_OF_ROWS}" if uneven else "")
             continue
-        if not says_quoting and (quoted := next(filter(_looks_quoted, pair), None)):
-            says_quoting = True  # it is said once
-            log.warning(
-                "%s: a field looks quoted, as spreadsheets write it, and is read as it stands: %.60s. Say quoting: csv "
-                "to read what is between the quotes, or quoting: none where they are text.",
-                where,
-                quoted,
-            )
+        pair = cells[numbers[0]], cells[numbers[1]]
+        if may_look_quoted and (quoted := next(filter(_looks_quoted, pair), None)):
+            may_look_quoted = False  # it is said once
+            said = "%s: a field looks quoted, as spreadsheets write it, and is read as it stands: %.60s. Name the file "
+            log.warning(said + ".csv to read what is between the quotes (tabs may separate fields).", where, quoted)
         yield pair
 
 
@@ -77,28 +69,18 @@ def _width(cells: list[str], numbers: list[int], spec: Any, where: str) -> int:
     return max(len(cells), *(column + 1 for column in numbers))
 
 
-def _cells_of(cells: list[str], numbers: list[int], width: int) -> tuple[Pair, str | None]:
-    """Returns the pair of a row, and what is wrong with the row, or None."""
-    if len(cells) != width:
-        return ("", ""), f"another number of columns ({len(cells)} columns, {width} expected)"
-    pair = cells[numbers[0]], cells[numbers[1]]
-    nothing = [text for text in pair if isinstance(text, _Null)]
-    problem = "no text (a field is {}; where it is a word, put it in double quotes)"
-    return pair, problem.format(nothing[0]) if nothing else None
-
-
-_OF_ROWS = "A tab or separator inside a text needs quotes around it, and quoting: csv."
-
-
-def rows(spec: Any, path: Path, is_csv: bool) -> Iterator[tuple[int, list[str], str | None]]:
+def rows(spec: Any, path: Path) -> Iterator[tuple[int, list[str], str | None]]:
     """Yields for each row the number of its first line, its cells, and what is wrong with its lines, or None."""
     lines = checked_lines(path, None if spec.bad_lines == "drop" else REMEDY, form="any")
-    separator = separator_of(path) if format_of(path) == ".csv" else "\t"
-    if not is_csv:
+    if format_of(path) != ".csv":
         for number, (line, problem) in enumerate(lines, start=1):
-            yield number, line.split(separator), problem
+            yield number, line.split("\t"), problem
         return
-    number, ahead = 1, deque[tuple[str, str | None]]()  # lines that a broken row took beyond its first
+    separator, number, ahead = (
+        separator_of(path),
+        1,
+        deque[tuple[str, str | None]](),
+    )  # lines that a broken row took beyond its first
     taken: list[tuple[str, str | None]] = []
 
     def take() -> Iterator[str]:
@@ -111,9 +93,6 @@ def rows(spec: Any, path: Path, is_csv: bool) -> Iterator[tuple[int, list[str], 
         try:
             row, broken = next(csv.reader(take(), delimiter=separator, strict=True)), None
             cells = [cell.replace("\n", " ") for cell in row]
-            if not _NULL.isdisjoint(cells):
-                quoted = "".join(line for line, _ in taken).split('"')[1::2]
-                cells = [_Null(cell) if cell in _NULL and cell not in quoted else cell for cell in cells]
         except StopIteration:
             return
         except csv.Error as error:  # a quote that is not closed takes all lines up to the next one
@@ -147,7 +126,7 @@ def _looks_quoted(text: str) -> bool:
 
 def refuse(problem: str, where: str, example: str, spec: Any, report: FilterReport, more: str = "") -> None:
     """Raises UserError for a row that is no pair, or counts it with `bad_lines: drop`."""
-    if spec.bad_lines == "error":
+    if spec.bad_lines != "drop":
         raise UserError(f"{where}: {problem}.{more} {REMEDY}")
     report.drop(reason_of(problem), example)
 

@@ -7,7 +7,7 @@ import logging
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer as Backend
+from tokenizers import processors
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from hf_mlnmt.common.errors import UserError, suggest
-from hf_mlnmt.common.files import atomic_path, read_json
+from hf_mlnmt.common.files import atomic_path
 from hf_mlnmt.common.made_from import Digest
 from hf_mlnmt.common.model_folder import (
     CONFIG,
@@ -33,8 +34,9 @@ from hf_mlnmt.common.model_folder import (
     trusted,
 )
 from hf_mlnmt.common.table import Number, Table
+from hf_mlnmt.data.encoded import Rows
 from hf_mlnmt.data.filters import FilterReport
-from hf_mlnmt.data.processing import Side, TextProcessing, cut, load_processing, moses_languages, save_processing
+from hf_mlnmt.data.processing import Side, TextProcessing, cut, load_processing, save_processing
 from hf_mlnmt.data.subwords import BYTES, MASK, code_of, train_tokenizer
 from hf_mlnmt.data.tables import side_by_side
 from hf_mlnmt.data.words import joined, without_invisible, words
@@ -95,9 +97,8 @@ class Tokenizers:
 
     def distinct(self) -> list[PreTrainedTokenizerBase]:
         """Returns every tokenizer, once."""
-        return list(
-            {id(tokenizer): tokenizer for tokenizer in (self.source, self.target, *self.each.values())}.values()
-        )
+        every = (self.source, self.target, *self.each.values())
+        return list({id(tokenizer): tokenizer for tokenizer in every}.values())
 
     def by_name(self) -> dict[str, PreTrainedTokenizerBase]:
         """Returns every tokenizer by its language or side; a joint one is the source's."""
@@ -137,32 +138,33 @@ class Tokenizers:
     ) -> list[np.ndarray]:
         """Encodes raw source texts to int32 ids with </s>; a tag and the code of `language` (the target's) are put in
         front."""
-        ids = encode(self.source, [self.processing["source"].apply(text) for text in texts])
-        codes = np.array(self._front(language, tag), np.int32)
-        return [np.concatenate([codes, sentence]) for sentence in ids] if len(codes) else ids
+        return list(Rows(*self._side("source", self.source, self._front(language, tag))(texts)))
+
+    def encode_target(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Encodes raw target texts to int32 ids with </s>, as labels."""
+        return list(Rows(*self._side("target", self.target)(texts)))
+
+    def sides(self, language: str | None = None, tag: str | None = None) -> dict[str, Side]:
+        """Returns {side: what encodes its raw texts}, for this or other processes."""
+        source = self._side("source", self.source, self._front(language, tag))
+        return {"source": source, "target": self._side("target", self.target)}
+
+    def _side(self, side: str, tokenizer: Any, front: Sequence[int] = ()) -> Side:
+        how: Any = partial(encode, tokenizer, target=side == "target")
+        if type(tokenizer) is PreTrainedTokenizerFast:  # its encoding needs the tokenizers library alone
+            how = partial(cut, own_copy(tokenizer).backend_tokenizer)
+        return Side(self.processing[side], how, tuple(front))
 
     def _front(self, language: str | None, tag: str | None) -> list[int]:
-        check_tag(self.source, tag)
+        if tag is not None and tag not in self.source.get_added_vocab():
+            raise UserError(
+                f"tag {tag}: the tokenizer has no such token. Train one that has: tokenizer: {{tags: ['{tag}']}} in "
+                "the recipe (and no tokenizer.path)."
+            )
         front = [tag] if tag is not None else []
         front += [language_code(language, self.source)] if language is not None else []
         ids: Any = self.source.convert_tokens_to_ids(front)
         return [*ids, *self.front]
-
-    def sides(self, language: str | None = None, tag: str | None = None) -> dict[str, Side]:
-        """Returns {side: encoder of its raw texts}, for this or other processes, which encodes as `encode_source` and
-        `encode_target` do."""
-        made = {}
-        for side, tokenizer in {"source": self.source, "target": self.target}.items():
-            how: Any = partial(encode, tokenizer, target=side == "target")
-            if type(tokenizer) is PreTrainedTokenizerFast:  # its encoding needs the tokenizers library alone
-                how = partial(cut, own_copy(tokenizer).backend_tokenizer)
-            front = self._front(language, tag) if side == "source" else ()
-            made[side] = Side(replace(self.processing[side]), how, tuple(front))  # a copy without compiled expressions
-        return made
-
-    def encode_target(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Encodes raw target texts to int32 ids with </s>, as labels."""
-        return encode(self.target, [self.processing["target"].apply(text) for text in texts], target=True)
 
     def decode_target(self, ids: Any) -> list[str]:
         """Decodes a batch of generated ids to raw text, the processing undone."""
@@ -192,7 +194,7 @@ def digest_of(tokenizer: PreTrainedTokenizerBase, size: int | None = None) -> st
 
 def identity_of(tokenizer: Any, around: bool = True) -> str:
     """Returns text that is equal for two tokenizers that give the same ids; without `around`, also for two that differ
-    only in the tokens they put around a text (text.py)."""
+    only in the tokens they put around a text."""
     if isinstance(tokenizer, PreTrainedTokenizerFast):
         text = tokenizer.backend_tokenizer.to_str()
         return text if around else json.dumps({**json.loads(text), "post_processor": None}, sort_keys=True)
@@ -271,15 +273,6 @@ def check_whole(tokenizers: Tokenizers, placeholders: Iterable[str]) -> None:
                     f"data.placeholders: {token}: the tokenizer does not leave it whole. Train one (no "
                     "tokenizer.path), without Moses' tokens or lower case (tokenizer.processing)."
                 )
-
-
-def check_tag(tokenizer: PreTrainedTokenizerBase, tag: str | None) -> None:
-    """Raises: UserError when a tokenizer has no token `tag`."""
-    if tag is not None and tag not in tokenizer.get_added_vocab():
-        raise UserError(
-            f"tag {tag}: the tokenizer has no such token. Train one that has: tokenizer: {{tags: ['{tag}']}} in the "
-            "recipe (and no tokenizer.path)."
-        )
 
 
 def save_tokenizers(
@@ -363,21 +356,12 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
         # How and from what it was loaded, which Transformers would save.
         for name in ("is_local", "local_files_only", *([PARTS, "auto_map"] if ours else [])):
             tokenizer.init_kwargs.pop(name, None)
-        longest = tokenizer.model_max_length
-        if not isinstance(longest, int | float) or not longest >= 1:
-            raise UserError(
-                f"{folder}/tokenizer_config.json: model_max_length: {longest!r} is no number of at least 1."
-            )
-        for ids in (tokenizer.get_vocab(), getattr(tokenizer, "target_encoder", {})):
-            _check_numbers(folder, ids)
         tokenizer("\uffff")  # fails here where the vocabulary lacks what unknown characters become
     except (UserError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # the Rust side panics or raises bare Exception; a missing file is a TypeError
         for name in TOKENIZERS:
             read_part(folder, name)  # its message names file and key
-        for path in folder.glob("*vocab.json"):  # a vocabulary of Marian
-            _check_numbers(folder, read_json(path, dict))
         why = "a file of it is missing" if isinstance(error, TypeError) else first_line(error)
         if "trust_remote_code" in str(error):  # an argument of Transformers, for a Hub name
             why = "it is made by code in this folder, which is run with --trust-remote-code alone"
@@ -387,18 +371,6 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
             f"{folder}: the tokenizer cannot be loaded ({why}). Give a model folder or a Hub name."
         ) from error
     return tokenizer
-
-
-def _check_numbers(folder: Path, vocabulary: Mapping[str, Any]) -> None:
-    """Refuses a vocabulary in which a token has no number of its own."""
-    seen: set[int] = set()
-    for token, number in vocabulary.items():
-        if type(number) is not int or number < 0 or number in seen:
-            raise UserError(
-                f"{folder}: vocabulary: {token!r} has the number {number!r}: each token needs one of its own, "
-                "0 or more. Copy the vocabulary again."
-            )
-        seen.add(number)
 
 
 @dataclass
@@ -412,28 +384,12 @@ class Statistics:
     bytes: int = 0
     longest: int = 0
 
-    @property
-    def unknown_rate(self) -> float:
-        """Returns the share of <unk> among the subwords."""
-        return self.unknown / max(self.subwords, 1)
-
-    @property
-    def byte_rate(self) -> float:
-        """Returns the share of byte pieces among the subwords."""
-        return self.bytes / max(self.subwords, 1)
-
-    @property
-    def subwords_per_word(self) -> float:
-        return self.subwords / max(self.words, 1)
-
 
 def statistics(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Statistics:
-    """Count words, subwords, unknown and byte pieces over an iterable of lines (read once)."""
-    counts = Statistics()
-    vocabulary = tokenizer.get_vocab()
-    byte_ids = np.array(sorted(vocabulary[byte] for byte in BYTES if byte in vocabulary), np.int32)
-    special = np.array(sorted(set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}), np.int32)
-    lines = iter(texts)
+    """Counts words, subwords, unknown and byte pieces over an iterable of lines (read once)."""
+    counts, vocabulary, lines = Statistics(), tokenizer.get_vocab(), iter(texts)
+    byte_ids = np.array([vocabulary[byte] for byte in BYTES if byte in vocabulary], np.int32)
+    special = np.array(list({*tokenizer.all_special_ids} - {tokenizer.unk_token_id}), np.int32)
     while batch := list(islice(lines, _BATCH)):
         for text, ids in zip(batch, encode(tokenizer, batch), strict=True):
             ids = ids[~np.isin(ids, special)]
@@ -491,6 +447,90 @@ def _check_size(which: str, tokenizer: Any, rows: int) -> None:
 _OF_TWO_MODELS = "They are not of one model: train or download both together."
 
 
+# What a tokenizer puts around a text: </s> behind it, or <s> before it
+
+
+def begin_texts(folder: str | Path) -> None:
+    """Makes the tokenizer in a language model's folder put <s> before a text and nothing after it, so that `generate`
+    and a text-generation pipeline continue the text. Of two vocabularies the target's is the model's.
+
+    A tokenizer of another kind than ours stays as it is.
+    """
+    folder = Path(folder)
+    own = folder / TARGET_TOKENIZER if (folder / TARGET_TOKENIZER).is_dir() else folder
+    tokenizer = AutoTokenizer.from_pretrained(own)
+    if _is_ours(tokenizer):
+        _surround(tokenizer, f"{tokenizer.bos_token} $A", tokenizer.bos_token, tokenizer.bos_token_id)
+        save_tokenizers(folder, tokenizer, None, load_processing(folder))
+
+
+def read_masks(folder: str | Path) -> None:
+    """Makes the tokenizer in an encoder's folder read <mask> in a text as the token, as a fill-mask pipeline needs."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.split_special_tokens = False
+    tokenizer.save_pretrained(folder)
+
+
+def ending(tokenizers: Tokenizers) -> Tokenizers:
+    """Makes tokenizers that `begin_texts` changed put </s> after every text again; returns the tokenizers."""
+    for tokenizer in tokenizers.distinct():
+        if _is_ours(tokenizer) and begins_texts(tokenizer):
+            _surround(tokenizer, f"$A {tokenizer.eos_token}", tokenizer.eos_token, tokenizer.eos_token_id)
+    return tokenizers
+
+
+def with_end(tokenizers: Tokenizers, name: str, tell: Callable[[str], None], told: bool = False) -> Tokenizers:
+    """Makes tokenizers that add no token to a text put </s> after it, and says so by `tell`; returns the tokenizers.
+
+    told: whether the training tells the model languages, by the codes of its own tokenizer.
+
+    Raises: UserError for one that has no </s>, or puts other tokens around a text and no </s>.
+    """
+    for tokenizer in tokenizers.distinct():
+        if told and hasattr(tokenizer, "src_lang"):
+            continue  # it puts codes and </s> around a text
+        check_untold(tokenizer, name)
+        around = [*encode(tokenizer, [""])[0], *encode(tokenizer, [""], target=True)[0]]
+        if tokenizer.eos_token_id is None:
+            raise UserError(f"{name}: the tokenizer has no eos_token: name one in its tokenizer_config.json.")
+        if tokenizer.eos_token_id in around:
+            continue
+        if around or not _is_ours(tokenizer):
+            raise UserError(
+                f"{name}: the tokenizer puts no {tokenizer.eos_token} (eos_token) behind a text, so that a model would "
+                "never learn to stop. Mend post_processor in tokenizer.json ($A, then that token)."
+            )
+        _surround(tokenizer, f"$A {tokenizer.eos_token}", tokenizer.eos_token, tokenizer.eos_token_id)
+        tell(f"{name}: the tokenizer puts no {tokenizer.eos_token} behind a text: it is added")
+    return tokenizers
+
+
+def check_untold(tokenizer: Any, name: str) -> None:
+    """Raises UserError for a tokenizer that adds codes of languages, as M2M100's does, if another model uses it."""
+    if hasattr(tokenizer, "src_lang"):
+        raise UserError(
+            f"{name}: its tokenizer puts codes of languages around a text, as its own model alone reads them (M2M100, "
+            "NLLB, mBART). Begin with that model, not imported (init_from, without model.system), or train a tokenizer."
+        )
+
+
+def begins_texts(tokenizer: Any) -> bool:
+    """Returns whether a tokenizer puts <s> before a text and nothing after it."""
+    return bool(tokenizer("")["input_ids"] == [tokenizer.bos_token_id])
+
+
+def _is_ours(tokenizer: Any) -> bool:
+    return type(tokenizer) is PreTrainedTokenizerFast and None not in (tokenizer.bos_token_id, tokenizer.eos_token_id)
+
+
+def _surround(tokenizer: Any, template: str, token: str, number: int) -> None:
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=template, pair=f"{template} {template.replace('$A', '$B')}", special_tokens=[(token, number)]
+    )
+
+
+# Trained by the command line
+
 Sides = Mapping[str, Sequence[Path]]
 REMEDY = "Mend the file, or leave such lines out: --bad-lines drop."
 
@@ -508,27 +548,19 @@ class LineReader:
 
 
 def sides_of(
-    files: Sequence[Path] | None,
-    source: Sequence[Path] | None,
-    target: Sequence[Path] | None,
-    separate: bool,
-    processed: bool,
+    files: Sequence[Path] | None, source: Sequence[Path] | None, target: Sequence[Path] | None, needs_sides: bool
 ) -> dict[str, list[Path]]:
     """Returns {"source": files, "target": files} from a command's options; files without sides count as source.
 
-    Raises UserError when there is no text, or `separate` vocabularies or text processing lack the sides.
+    Raises UserError where there is no text, or text is given twice, or separate vocabularies or processing need sides.
     """
-    if files and (source or target):
-        raise UserError("Give either FILES, or --source and --target, not both.")
-    if files and (separate or processed):
+    if bool(files) == bool(source or target) or bool(source) != bool(target):
+        raise UserError("No text, or too much: give either FILES, or --source FILE and --target FILE.")
+    if files and needs_sides:
         raise UserError(
             "--separate, --moses, --normalize and --lowercase need to know the sides: --source and --target."
         )
-    if files:
-        return {"source": list(files), "target": []}
-    if not (source and target):
-        raise UserError("No text: give FILES, or --source FILE and --target FILE.")
-    return {"source": list(source), "target": list(target)}
+    return {"source": list(files or source or ()), "target": list(target or ())}
 
 
 def processing_of(
@@ -543,9 +575,6 @@ def processing_of(
             "--from and --to are for --moses and --normalize: add one of these, or leave them out. The "
             "languages of a multilingual model are --languages."
         )
-    for language in dict.fromkeys(filter(None, named.values())):
-        if moses and language not in moses_languages():
-            log.warning("language %r: Moses has no rules of its own for it; its general ones cut the text", language)
     return {side: TextProcessing(language or "en", moses, normalize, lowercase) for side, language in named.items()}
 
 
@@ -580,6 +609,7 @@ def report_table(trained: Tokenizers, sides: Sides, check: Sequence[Path], read:
         counts = statistics(subword, map(trained.processing[side].apply, read(path)))
         name = str(path) if trained.joint else f"{path} ({side})"
         counted = [f"{number:,}" for number in (len(subword), counts.lines, counts.words, counts.subwords)]
-        rates = [f"{counts.subwords_per_word:.3f}", f"{counts.unknown_rate:.3%}", f"{counts.byte_rate:.3%}"]
-        rows.append([name, *counted, *rates, f"{counts.longest:,}"])
+        subwords = max(counts.subwords, 1)
+        rates = [f"{counts.unknown / subwords:.3%}", f"{counts.bytes / subwords:.3%}"]
+        rows.append([name, *counted, f"{counts.subwords / max(counts.words, 1):.3f}", *rates, f"{counts.longest:,}"])
     return Table(["text", *map(Number, numbers)], rows, title)

@@ -10,6 +10,9 @@ and r = 2 an epoch shows 460,000 synthetic ones, each once, and 230,000 parallel
 Departs: where r is no whole number, the text does not say which parallel pairs are repeated. Here they go round: with
 r = 0.5 one half of them comes in one epoch and the other half in the next, with r = 1.5 all once and so again (`draw`).
 Which synthetic pairs are taken is drawn by the seed, once for all epochs.
+
+Draws here are functions of a seed (`mixed`, `scattered`, `shuffled`), the same in every process, and any part is
+computed without the others: a part of an epoch of a large corpus needs memory for that part alone.
 """
 
 from __future__ import annotations
@@ -22,43 +25,97 @@ import numpy as np
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.corpus import CorpusSpec
 from hf_mlnmt.data.encoded import Encoded, Examples, Lengths, interleaved
-from hf_mlnmt.data.shuffling import Indices, Scattered, as_places, shuffled
 
+LARGE = 1 << 21  # so many numbers, or more, are not permuted as a whole
+GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, splitmix64's step
 _DRAWN = 6  # number of the shuffled copy that is drawn from, so that other draws by the same seed differ
 
 
-class Drawn:
-    """`count` random items of `encoded`, for `Corpora`; of a corpus below shuffling.LARGE in the corpus's order.
+def mixed(values: np.ndarray | np.uint64) -> np.ndarray:
+    """Hashes each value to 64 bits, the same in all processes, that look random: splitmix64 (Steele et al. 2014)."""
+    with np.errstate(over="ignore"):
+        state = np.atleast_1d(values) + np.uint64(GOLDEN)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return state ^ (state >> np.uint64(31))
 
-    With the same seed a smaller count draws some of what a larger one draws.
+
+def scattered(places: np.ndarray, size: int, draws: np.random.Generator) -> np.ndarray:
+    """Returns where a drawn permutation of range(size) puts these places: int64, without computing the others.
+
+    A Feistel network permutes numbers of an even count of bits (Luby and Rackoff 1988); what comes out at `size` or
+    above goes through it again (Black and Rogaway 2002).
+    """
+    half = np.uint64(((size - 1).bit_length() + 1) // 2)
+    mask, keys = np.uint64((1 << int(half)) - 1), draws.integers(2**63, size=4, dtype=np.uint64)
+    values, again = places.astype(np.uint64), slice(None)
+    while len(values[again]):
+        left, right = values[again] >> half, values[again] & mask
+        for key in keys:
+            left, right = right, left ^ (mixed(right ^ key) & mask)
+        values[again] = (left << half) | right
+        again = np.flatnonzero(values >= size)  # type: ignore[assignment]
+    return values.astype(np.int64)
+
+
+class Indices(Protocol):
+    """A row of int64 numbers, indexed by arrays or slices: an array, or an object that computes them when asked."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, places: Any) -> Any: ...
+
+
+class Scattered(Indices):
+    """`count` numbers, from place `first` on, of endless copies of range(size), each permuted by (seed, its number).
+
+    No number is held in memory.
     """
 
-    def __init__(self, encoded: Encoded, count: int, seed: int) -> None:
-        self.encoded, self.indices = encoded, shuffled(len(encoded), seed, _DRAWN * len(encoded), count)
-        self.unit, self.report, self.meta = encoded.unit, encoded.report, encoded.meta
-        self.source_lengths, self.target_lengths = Lengths(self, 0), Lengths(self, -1)
+    def __init__(self, size: int, seed: int, first: int, count: int) -> None:
+        self.size, self.seed, self.first, self.count = size, seed, first, count
 
     def __len__(self) -> int:
-        return len(self.indices)
+        return self.count
 
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        return self.encoded[int(self.indices[[index]][0])]
+    def __getitem__(self, places: Any) -> np.ndarray:
+        copies, within = np.divmod(self.first + as_places(places, self.count), self.size)
+        if self.count == self.size and self.first % self.size == 0:  # a whole copy: its order does not matter
+            return within
+        for copy in np.unique(copies).tolist():
+            inside = copies == copy
+            within[inside] = scattered(within[inside], self.size, np.random.default_rng([self.seed, copy]))
+        return within
 
-    def lengths(self, number: int, indices: Any) -> np.ndarray:
-        """Counts the subwords of the items at these indices in column `number`, int32."""
-        return self.encoded.lengths(number, self.indices[indices])
 
-    def gather(self, indices: np.ndarray) -> Examples:
-        """Returns the items at these indices."""
-        return self.encoded.gather(self.indices[indices])
+def shuffled(size: int, seed: int, first: int, count: int) -> Indices:
+    """Returns `count` numbers, from place `first` on, of an endless row of shuffled copies of range(size), each
+    shuffled by (seed, its number): a sorted array, or `Scattered` of a `LARGE` range."""
+    if size >= LARGE:
+        return Scattered(size, seed, first, count)
+    last, parts = first + count, []
+    for copy in range(first // size, -(-last // size)):
+        start, end = max(first - copy * size, 0), min(last - copy * size, size)
+        whole = end - start == size
+        order = np.arange(size) if whole else np.random.default_rng([seed, copy]).permutation(size)
+        parts.append(order[start:end])
+    return np.sort(np.concatenate(parts))
+
+
+def as_places(indices: Any, count: int) -> np.ndarray:
+    """Returns the indices that an array of numbers, a slice or a mask selects in an array of `count`: int64."""
+    if isinstance(indices, slice):
+        return np.arange(*indices.indices(count))
+    indices = np.asarray(indices)
+    return np.flatnonzero(indices) if indices.dtype == bool else indices
 
 
 class TrainingSet(Protocol):
     """Examples of one task: pairs, or sentences of one language.
 
     Item i is what the task's objective collates: {"input_ids": (source,), "labels": (target,)} of a pair,
-    {"input_ids": (length,)} of a sentence; arrays of ids that end with </s>. A class with this base inherits the
-    methods that are defined here.
+    {"input_ids": (length,)} of a sentence; arrays of ids that end with </s>. A class with this base defines `__len__`
+    and one of `__getitem__` and `gather`.
 
     source_lengths, target_lengths: int arrays (len(self),) or `Lengths`, subwords with </s>; of sentences of one
         language both are the sentence's length.
@@ -69,7 +126,8 @@ class TrainingSet(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]: ...
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        return self.gather(np.array([index]))[0]
 
     def gather(self, indices: np.ndarray) -> Sequence[dict[str, np.ndarray]]:
         """Returns the examples of a batch: one by one, or as `Examples`, which objectives pad at once."""
@@ -89,6 +147,28 @@ class TrainingSet(Protocol):
         return f"{self.distinct:,} examples"
 
 
+class Drawn(TrainingSet):
+    """`count` random items of `encoded`, for `Corpora`; of a corpus below LARGE in the corpus's order.
+
+    With the same seed a smaller count draws some of what a larger one draws.
+    """
+
+    def __init__(self, encoded: Encoded, count: int, seed: int) -> None:
+        self.encoded, self.indices = encoded, shuffled(len(encoded), seed, _DRAWN * len(encoded), count)
+        self.unit, self.report, self.meta = encoded.unit, encoded.report, encoded.meta
+        self.source_lengths, self.target_lengths = Lengths(self, 0), Lengths(self, -1)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def lengths(self, number: int, indices: Any) -> np.ndarray:
+        """Counts the subwords of the items at these indices in column `number`, int32."""
+        return self.encoded.lengths(number, self.indices[indices])
+
+    def gather(self, indices: np.ndarray) -> Examples:
+        return self.encoded.gather(self.indices[indices])
+
+
 def epoch_counts(sizes: Sequence[int], weights: Sequence[float] | None, temperature: float | None) -> list[int]:
     """Returns how many pairs of each corpus an epoch shows.
 
@@ -96,17 +176,10 @@ def epoch_counts(sizes: Sequence[int], weights: Sequence[float] | None, temperat
     temperature: shares proportional to size ** (1 / temperature), as many in all as there are pairs: 1 is plain
         joining, more evens out (5 is usual for many languages).
     """
-    if any(size == 0 for size in sizes):
-        empty = list(sizes).index(0) + 1
-        raise UserError(f"mixture: corpus {empty} of {len(sizes)} has no pairs left; see its filters.")
     if weights is None:
         weights = [1.0] * len(sizes)
-    if len(weights) != len(sizes) or min(weights) <= 0:
-        raise UserError(f"mixture: {len(sizes)} weights above 0 are expected, one a corpus, not {list(weights)}.")
     if temperature is None:
-        return [max(1, round(size * weight)) for size, weight in zip(sizes, weights)]
-    if temperature <= 0:
-        raise UserError(f"mixture: temperature must be above 0, not {temperature}; 1 leaves the corpora's own shares.")
+        return [max(1, round(size * weight)) for size, weight in zip(sizes, weights, strict=True)]
     if any(weight != 1 for weight in weights):
         raise UserError("mixture: give either weights or a temperature, not both.")
     scaled = np.array(sizes, float) ** (1 / temperature)
@@ -114,7 +187,7 @@ def epoch_counts(sizes: Sequence[int], weights: Sequence[float] | None, temperat
 
 
 def draw(size: int, count: int, seed: int, epoch: int) -> Indices:
-    """Returns the indices of the `count` of `size` pairs that an epoch shows: int64, sorted below shuffling.LARGE.
+    """Returns the indices of the `count` of `size` pairs that an epoch shows: int64, sorted below LARGE.
 
     Epoch e takes places e * count to (e + 1) * count in an endless row of shuffled copies of the corpus, so that every
     pair comes before any comes again, also across epochs.
@@ -170,10 +243,6 @@ class Corpora(TrainingSet):
 
     def __len__(self) -> int:
         return int(self.starts[-1])
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        part = int(np.searchsorted(self.starts, index, side="right")) - 1
-        return self.parts[part][index - int(self.starts[part])]
 
     def lengths(self, number: int, indices: Any) -> np.ndarray:
         """Counts the subwords of the items at these indices in column `number`, int32."""

@@ -126,7 +126,7 @@ def perplexity(
 
     Args:
         model: a causal language model, or with `sources` a translation model; in evaluation mode.
-        tokenizers: of the model; they add </s> to a text if the model was trained so (data/text.py).
+        tokenizers: of the model; they add </s> to a text if the model was trained so (`ending` in data/tokenizer.py).
         batch_tokens: tokens of a batch, padding included.
         language, source_language: codes of texts and sources, for a translation model that needs them.
         progress: called with the number of sentences scored since the last call.

@@ -15,7 +15,6 @@ from hf_mlnmt.common.languages import check_direction, check_files, direction_of
 from hf_mlnmt.common.model_folder import (
     CONFIG,
     auto_class_of,
-    check_config,
     check_model_folder,
     check_tokens,
     copy_text_files,
@@ -168,7 +167,6 @@ def _check_translates(name: str) -> Path:
     folder = fetch_small_files(name)
     if not (folder / CONFIG).is_file():
         return folder
-    check_config(folder / CONFIG)
     if (kind := auto_class_of(folder)) != "AutoModelForSeq2SeqLM":
         raise UserError(
             f"{name}: is a model of one language ({kind}); export writes translation models. It runs wherever "

@@ -128,7 +128,7 @@ def _limits(ranges: Mapping[str, Range]) -> WithJsonSchema:
 Language = Annotated[str, AfterValidator(_language)]
 HubName = Annotated[str, AfterValidator(_hub_name)]
 # A corpus of pairs, or for objectives that read text a corpus of text.
-Corpus = Annotated[dict[str, Any], _keys_of("hf_mlnmt.data.corpus:CorpusSpec", "hf_mlnmt.data.text:TextSpec")]
+Corpus = Annotated[dict[str, Any], _keys_of("hf_mlnmt.data.corpus:CorpusSpec", "hf_mlnmt.data.corpus:TextSpec")]
 Corpora = Annotated[list[Corpus], Field(min_length=1)]
 Filter = Annotated[dict[str, Any], _keys_of("hf_mlnmt.data.filters:PairFilter")]
 Processing = Annotated[dict[str, Any], _keys_of("hf_mlnmt.data.processing:TextProcessing")]

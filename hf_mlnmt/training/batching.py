@@ -26,7 +26,7 @@ from torch.utils.data import Sampler
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.encoded import Lengths
-from hf_mlnmt.data.shuffling import Indices, scattered
+from hf_mlnmt.data.training_set import Indices, scattered
 from hf_mlnmt.recipe.schema import Side
 
 WINDOW = 1 << 20  # least number of sentences of a window, which is sorted at once, in an epoch of several windows

@@ -38,8 +38,7 @@ from hf_mlnmt.common.model_folder import (
     open_weights,
     read_part,
 )
-from hf_mlnmt.data.text import begin_texts, read_masks
-from hf_mlnmt.data.tokenizer import identity_of, load_tokenizers
+from hf_mlnmt.data.tokenizer import begin_texts, identity_of, load_tokenizers, read_masks
 from hf_mlnmt.training import adapters
 from hf_mlnmt.training.tasks import is_head
 

@@ -34,7 +34,7 @@ from hf_mlnmt.common.files import is_full_disk, only_one, write_text
 from hf_mlnmt.common.keys import build
 from hf_mlnmt.common.made_from import Changes, MadeFrom, differences, digest, is_below
 from hf_mlnmt.common.model_folder import RESULTS
-from hf_mlnmt.data.text import RawPairs, digest_of_texts
+from hf_mlnmt.data.corpus import RawPairs, digest_of_texts
 from hf_mlnmt.recipe.reading import load_yaml
 from hf_mlnmt.recipe.schema import Recipe
 from hf_mlnmt.training import checkpoints

@@ -39,8 +39,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hf_mlnmt.common.errors import UserError
+from hf_mlnmt.data.corpus import TextSide
 from hf_mlnmt.data.encoded import Examples, Rows
-from hf_mlnmt.data.text import TextSide
 from hf_mlnmt.data.tokenizer import Tokenizers
 from hf_mlnmt.modeling.encoder_models import EncoderWithProjection
 from hf_mlnmt.modeling.fused import projected_cross_entropy

@@ -33,14 +33,13 @@ from hf_mlnmt.common.languages import check_language, direction_of, same_languag
 from hf_mlnmt.common.made_from import differences
 from hf_mlnmt.common.model_folder import auto_class_of, check_model_folder, read_config
 from hf_mlnmt.data.bilingual import BILINGUAL
-from hf_mlnmt.data.corpus import FORMATS, CorpusSpec, is_of_units, read_pairs
+from hf_mlnmt.data.corpus import FORMATS, CorpusSpec, TextSpec, is_of_units, read_pairs, read_text
 from hf_mlnmt.data.directions import direction, is_told
 from hf_mlnmt.data.filters import DROPPED, MOST_DROPPED, FilterReport, Pair, PairFilter
 from hf_mlnmt.data.formats import format_of
 from hf_mlnmt.data.tables import SIDES
-from hf_mlnmt.data.text import TextSpec, check_untold, read_text
+from hf_mlnmt.data.tokenizer import check_untold, load_tokenizers
 from hf_mlnmt.data.tokenizer import languages_of as codes_of
-from hf_mlnmt.data.tokenizer import load_tokenizers
 from hf_mlnmt.data.words import words
 from hf_mlnmt.evaluation import Results
 from hf_mlnmt.generation.synthetic.back_translation import Watcher

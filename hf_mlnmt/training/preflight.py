@@ -20,13 +20,12 @@ from huggingface_hub.errors import StrictDataclassError
 
 from hf_mlnmt.common.errors import UserError, naming, suggest
 from hf_mlnmt.common.memory import memory_of_machine
-from hf_mlnmt.data.corpus import CorpusSpec, is_of_units, read_pairs
+from hf_mlnmt.data.corpus import CorpusSpec, TextSpec, is_of_units, read_pairs, read_text
+from hf_mlnmt.data.filters import Overlap, word_overlap
 from hf_mlnmt.data.lines import count_text
-from hf_mlnmt.data.overlap import Overlap
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.subwords import SPECIAL_TOKENS
 from hf_mlnmt.data.tables import check_together
-from hf_mlnmt.data.text import TextSpec, read_text, word_overlap
 from hf_mlnmt.data.tokenizer import Tokenizers, languages_of
 from hf_mlnmt.data.words import spoken
 from hf_mlnmt.recipe.checks import check_recipe
@@ -179,21 +178,14 @@ def sides(training: Preparation) -> Iterator[str]:
 
 
 def overlaps(training: Preparation) -> Iterator[str]:
-    """Yields what training corpora, and scored sets, hold of (other) scored sets; not of a run that has begun."""
+    """Yields what scored sets hold of other scored sets; not of a run that has begun."""
     if folder.has_begun(training.output):
         return
-    scored = {key: spec for key, spec in training.corpora.scored.items() if isinstance(spec, CorpusSpec)}
-    sets = {key: list(read_pairs(spec, training.root)) for key, spec in scored.items()}
-    remedy = "leaves them out" if training.recipe.data.drop_test_pairs else "set to true leaves them out"
-    overlap = Overlap(sets)
-    for key, spec in training.corpora.train.items():
-        if isinstance(spec, CorpusSpec) and not spec.streaming:
-            for message in overlap.messages(read_pairs(spec, training.root)):
-                yield f"{key} {message} (data.drop_test_pairs {remedy})"
-    for key, other in combinations(scored, 2):
-        if scored[key] != scored[other]:
-            for message in Overlap({other: sets[other]}).messages(sets[key]):
-                yield f"{key} {message}"
+    for key, other in combinations(sets := training.corpora.scored_pairs(), 2):
+        if training.corpora.scored[key] != training.corpora.scored[other]:
+            overlap = Overlap({other: sets[other]})
+            list(overlap.watched(sets[key]))
+            yield from (f"{key} {message}" for message in overlap.messages())
 
 
 # The model

@@ -25,21 +25,33 @@ from hf_mlnmt.common.languages import direction_of, same_language
 from hf_mlnmt.common.made_from import digest, stamps
 from hf_mlnmt.convert.vocabularies import read_sentencepiece
 from hf_mlnmt.data.augmented import Augmented, Way
-from hf_mlnmt.data.corpus import CorpusSpec, Manifest, check_some, find_synthetic, read_manifest, read_pairs, size_of
+from hf_mlnmt.data.corpus import (
+    CorpusSpec,
+    Manifest,
+    RawPairs,
+    TextSide,
+    TextSpec,
+    check_some,
+    find_synthetic,
+    read_manifest,
+    read_pairs,
+    read_raw,
+    size_of,
+)
 from hf_mlnmt.data.directions import Direction, direction, is_told, told
 from hf_mlnmt.data.encoding import Progress, encode_corpus, filtered
-from hf_mlnmt.data.filters import FilterReport, PairFilter
-from hf_mlnmt.data.overlap import HeldOut, plain
+from hf_mlnmt.data.filters import FilterReport, HeldOut, Overlap, Pair, PairFilter, plain
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.resegmented import BPEDropout, Resegmented
-from hf_mlnmt.data.text import RawPairs, TextSide, TextSpec, ending, read_raw, with_end
 from hf_mlnmt.data.tokenizer import (
     Tokenizers,
     check_whole,
+    ending,
     languages_of,
     load_tokenizers,
     save_tokenizers,
     train_tokenizer,
+    with_end,
     with_mask,
 )
 from hf_mlnmt.data.training_set import Corpora, at_ratios, check_ratios
@@ -149,8 +161,7 @@ class RecipeCorpora:
         """Returns what is dropped; with drop_test_pairs also what is scored, of a run that has begun as it began."""
         if not self.recipe.data.drop_test_pairs:
             return self._filter
-        specs = [spec for spec in self.scored.values() if isinstance(spec, CorpusSpec)]
-        pairs = [tuple(map(plain, pair)) for spec in specs for pair in read_pairs(spec, self.root)]
+        pairs = [tuple(map(plain, pair)) for pairs in self.scored_pairs().values() for pair in pairs]
         now, kept = digest(pairs), self.output / HELD_OUT
         if folder.has_begun(self.output) and kept.is_file():  # test sets may be added to it
             now = read_json(kept, {"digest": str})["digest"]
@@ -174,6 +185,16 @@ class RecipeCorpora:
         """Returns {key of the recipe: development or test set}."""
         dev = {key_of_dev(name): spec for name, spec in self.dev.items()}
         return dev | {f"data.test.{name}": spec for name, spec in self.test.items()}
+
+    def scored_pairs(self) -> dict[str, list[Pair]]:
+        """Reads the development and test sets of pairs; returns them by their keys of the recipe."""
+        sets = self.scored.items()
+        return {key: list(read_pairs(spec, self.root)) for key, spec in sets if isinstance(spec, CorpusSpec)}
+
+    @cached_property
+    def overlap(self) -> Overlap:
+        """Returns what counts the scored pairs in a corpus that is encoded."""
+        return Overlap(self.scored_pairs())
 
     def _scored(
         self, fields: dict[str, Any], at: tuple[str, ...], languages: dict[str, str], task: TaskCorpora | None
@@ -451,7 +472,12 @@ class Preparation:
         parts, data = [], self.recipe.data
         for number, spec in enumerate(task.specs):
             name = f"train{number}" if self.recipe.tasks is None else f"{task.name}.{number}"
-            part = self.encode(name, spec, self.corpora.filter, data.max_length, data.placeholders)
+            overlap = None if task.texts or folder.has_begun(self.output) else self.corpora.overlap
+            part = self.encode(name, spec, self.corpora.filter, data.max_length, data.placeholders, overlap)
+            remedy = "leaves them out" if data.drop_test_pairs else "set to true leaves them out"
+            for message in overlap.messages() if overlap else ():
+                key = "data.train" if self.recipe.tasks is None else f"tasks.{task.name}.data"
+                self.tell(f"{key} {spec} {message} (data.drop_test_pairs {remedy})")
             if tell:
                 self.tell(f"{spec}{part.found and f' ({part.found})'}\n{part.report.table(part.unit)}")
             parts.append(part)
@@ -487,6 +513,7 @@ class Preparation:
         pair_filter: PairFilter | None = None,
         max_length: int | None = None,
         placeholders: Mapping[str, str] = MappingProxyType({}),
+        overlap: Overlap | None = None,
     ) -> Any:
         """Returns a corpus encoded in data/<name> of the run's folder; encodes it if that is missing or outdated."""
         told = False
@@ -501,7 +528,7 @@ class Preparation:
 
         check_whole(self.tokenizers, placeholders)
         folder, processes = self.output / "data" / name, self.recipe.data.processes
-        how = (pair_filter, max_length, processes, show, self.check, placeholders)
+        how = (pair_filter, max_length, processes, show, self.check, placeholders, overlap)
         return encode_corpus(spec, self.root, self.tokenizers, folder, *how)
 
     def fingerprints(self) -> list[str]:

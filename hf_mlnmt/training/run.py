@@ -45,9 +45,8 @@ from hf_mlnmt.common.files import file_name, read_json, size_and_crc, write_json
 from hf_mlnmt.common.made_from import Changes, MadeFrom, digest
 from hf_mlnmt.common.model_folder import GENERATION_CONFIG, RESULTS, WEIGHTS, auto_class_of, load_model, read_part
 from hf_mlnmt.common.table import Number, Table
-from hf_mlnmt.data.corpus import MANIFEST
+from hf_mlnmt.data.corpus import MANIFEST, RawPairs, digest_of_texts
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.data.text import RawPairs, digest_of_texts
 from hf_mlnmt.evaluation import Results, read_results, score_protocols, versions
 from hf_mlnmt.evaluation.perplexity import perplexity
 from hf_mlnmt.evaluation.scores import TITLES, with_arrow

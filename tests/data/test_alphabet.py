@@ -27,7 +27,7 @@ def test_rare_characters_do_not_fill_a_vocabulary(kind):
     clean = train_tokenizer(LINES, kind, 2000)
     mixed = train_tokenizer([*LINES, *OTHER], kind, 2000)
     assert len(singles(mixed)) < 2 * len(singles(clean)) + 20
-    ratios = [statistics(each, LINES[:500]).subwords_per_word for each in (clean, mixed)]
+    ratios = [statistics(each, LINES[:500]).subwords for each in (clean, mixed)]
     assert ratios[1] == pytest.approx(ratios[0], rel=0.02)
     assert mixed.decode(mixed(OTHER[0])["input_ids"], skip_special_tokens=True) == OTHER[0]
 
@@ -35,7 +35,7 @@ def test_rare_characters_do_not_fill_a_vocabulary(kind):
 def test_frequent_characters_stay():
     chinese = ["".join(_RANDOM.choices([chr(0x4E00 + i) for i in range(300)], k=15)) for _ in range(4000)]
     tokenizer = train_tokenizer([*chinese, *OTHER], vocab_size=2000)
-    assert statistics(tokenizer, chinese[:200]).byte_rate == 0
+    assert statistics(tokenizer, chinese[:200]).bytes == 0
     assert len(singles(tokenizer)) < 400
 
 

@@ -8,13 +8,13 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from helpers.encoded_text import build
 from helpers.tiny_run import run_in
 from safetensors.torch import load_file
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.augmented import Augmented
 from hf_mlnmt.data.changes import CHANGES, KEYBOARDS, Augment, changed
-from hf_mlnmt.data.encoding import build
 from hf_mlnmt.data.resegmented import BPEDropout, Resegmented
 from hf_mlnmt.data.tokenizer import Tokenizers, decode, train_tokenizer
 from hf_mlnmt.data.training_set import Corpora

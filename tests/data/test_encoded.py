@@ -15,13 +15,14 @@ import datasets
 import numpy as np
 import psutil
 import pytest
+from helpers.encoded_text import build
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.made_from import Digest
 from hf_mlnmt.data import encoded, encoding, processing
 from hf_mlnmt.data.corpus import CorpusSpec
 from hf_mlnmt.data.encoded import Encoded, Rows
-from hf_mlnmt.data.encoding import build, encode_corpus, filtered, fingerprint_of
+from hf_mlnmt.data.encoding import encode_corpus, filtered, origin_of
 from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
@@ -211,18 +212,18 @@ def test_processing_comes_before_the_tokenizer(trained, tmp_path):
 
 def test_fingerprints_follow_content_and_settings(tokenizers, trained, tmp_path):
     spec = write(tmp_path, PAIRS)
-    first = fingerprint_of(spec, tmp_path, tokenizers, max_length=5)
-    assert first == fingerprint_of(spec, str(tmp_path), tokenizers, max_length=5)
+    first = origin_of(spec, tmp_path, tokenizers, max_length=5).fingerprint
+    assert first == origin_of(spec, str(tmp_path), tokenizers, max_length=5).fingerprint
     other = Tokenizers(tokenizers.source, trained["unigram", True])
     processed = Tokenizers(tokenizers.source, tokenizers.target, {"source": TextProcessing(lowercase=True)})
     (tmp_path / "other").mkdir()
     write(tmp_path / "other", [*PAIRS[:2], ("猫", "Katzf")])
     different = {
-        fingerprint_of(spec, tmp_path, tokenizers, max_length=6),
-        fingerprint_of(spec, tmp_path, other, max_length=5),
-        fingerprint_of(spec, tmp_path, processed, max_length=5),
-        fingerprint_of(spec, tmp_path / "other", tokenizers, max_length=5),
-        fingerprint_of(CorpusSpec(files=FILES, bad_lines="drop"), tmp_path, tokenizers, max_length=5),
+        origin_of(spec, tmp_path, tokenizers, max_length=6).fingerprint,
+        origin_of(spec, tmp_path, other, max_length=5).fingerprint,
+        origin_of(spec, tmp_path, processed, max_length=5).fingerprint,
+        origin_of(spec, tmp_path / "other", tokenizers, max_length=5).fingerprint,
+        origin_of(CorpusSpec(files=FILES, bad_lines="drop"), tmp_path, tokenizers, max_length=5).fingerprint,
     }
     assert len(different) == 5
     assert first not in different
@@ -257,7 +258,7 @@ def test_data_that_are_read_otherwise_are_encoded_again(tmp_path):
     tokenizers = Tokenizers(*[train_tokenizer(["a house ein Haus"] * 9, vocab_size=300)] * 2)
     for name in ("a.tsv", "a.csv"):
         (tmp_path / name).write_text('"a\thouse",ein\tHaus\n' * 2)
-    keys = {fingerprint_of(CorpusSpec(path=name), tmp_path, tokenizers) for name in ("a.tsv", "a.csv")}
+    keys = {origin_of(CorpusSpec(path=name), tmp_path, tokenizers).fingerprint for name in ("a.tsv", "a.csv")}
     assert len(keys) == 2
     (tmp_path / "b.tsv").write_text("a house\tein Haus\n")
     spec, folder = CorpusSpec(path="b.tsv"), tmp_path / "data"
@@ -369,10 +370,7 @@ def test_a_tokenizer_that_cannot_be_sent_stays_in_this_process(tokenizers):
 
 def test_a_killed_process_that_encodes_is_one_message():
     encoder = processing.Encoder([processing.Side(TextProcessing(), partial(sorted, key=eval))])
-    with (
-        pytest.raises(UserError, match=r"was killed.*data\.processes"),
-        processing.in_processes(encoder, 2) as encode,
-    ):
+    with pytest.raises(UserError, match=r"was killed.*data\.processes"), processing.in_processes(encoder, 2) as encode:
         list(encode([["__import__('os')._exit(9)"]] * processing.MANY))
 
 
@@ -381,7 +379,7 @@ def test_sizes_and_times_tell_whether_text_is_read_again(tokenizers, tmp_path, m
     encode_corpus(spec, tmp_path, tokenizers, folder)
     reading = Digest.file
     monkeypatch.setattr(Digest, "file", lambda digest, path: (read.append(path), reading(digest, path))[1])
-    monkeypatch.setattr(encoding, "_grow", lambda *how: pytest.fail("encoded again"))
+    monkeypatch.setattr(encoding, "grow", lambda *how: pytest.fail("encoded again"))
     assert encode_corpus(spec, tmp_path, tokenizers, folder).found.endswith("the same sizes and times")
     assert not read
     for name in ("a.en", "data/00000.arrow"):  # a clock that goes wrong, a copy: the content decides

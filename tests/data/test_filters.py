@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.data.filters import FilterReport, PairFilter, Seen
+from hf_mlnmt.data.filters import FilterReport, HeldOut, Overlap, PairFilter, Seen, plain
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,6 @@ def test_at_the_limit_a_pair_stays(settings, pair):
     assert PairFilter(**settings).reason(*pair) is None
 
 
-def test_duplicates_are_pairs_seen_before():
-    pairs = [("a", "x"), ("a", "y"), ("a", "x"), ("a\0x", "z"), ("a", "x\0z"), ("a", "x")]
-    report = FilterReport()
-    assert list(PairFilter(drop_duplicates=True)(pairs, report)) == [pairs[i] for i in (0, 1, 3, 4)]
-    assert report.dropped == {"duplicate": 2}
-
-
 WORDS = st.lists(st.sampled_from(["a", "b", "longer"]), max_size=6).map(" ".join)
 
 
@@ -66,10 +59,13 @@ def test_what_stays_is_a_subsequence_and_the_counts_add_up(pairs):
     assert report.read == len(pairs) == report.kept + report.dropped.total()
 
 
-def test_duplicates_are_the_same_pair_not_the_same_characters():
-    pairs = [("ab", "c"), ("a", "bc"), ("ab", "c"), ("", "abc"), ("abc", ""), ("1 a", "b"), ("1", " ab")]
-    kept = list(PairFilter(drop_duplicates=True, drop_empty=False, min_length=0)(pairs))
-    assert kept == [pair for number, pair in enumerate(pairs) if number != 2]
+def test_duplicates_are_pairs_seen_before_and_not_the_same_characters():
+    pairs = [("ab", "c"), ("a", "bc"), ("ab", "c"), ("", "abc"), ("abc", ""), ("1 a", "b"), ("1", " ab"), ("ab", "x")]
+    pairs += [("a\0x", "z"), ("a", "x\0z"), ("ab", "c")]
+    report = FilterReport()
+    kept = list(PairFilter(drop_duplicates=True, drop_empty=False, min_length=0)(pairs, report))
+    assert kept == [pair for number, pair in enumerate(pairs) if number not in (2, 10)]
+    assert report.dropped == {"duplicate": 2}
 
 
 def test_text_is_filtered_by_what_looks_at_one_sentence():
@@ -126,3 +122,19 @@ def test_a_set_of_hashes_is_a_set_in_8_bytes_each():
             known.add(number)
         assert seen.add(hashes).tolist() == fresh
     assert sum(array.nbytes for arrays in seen._parts for array in arrays) == 8 * len(known)
+
+
+def test_pairs_of_scored_sets_are_counted_and_left_out_while_a_corpus_is_read():
+    """By case and punctuation, in every script: a first look is at ASCII letters alone."""
+    scored = [("A dog.", "Ein Hund."), ("猫 3", "Katze 3"), ("İstanbul", "Istanbul")]
+    corpus = [("a DOG!", "x"), scored[0], ("猫、3", "y"), ("i\u0307stanbul?", "Istanbul"), ("dog", "z"), ("Adog.", "w")]
+    overlap = Overlap({"test": scored})
+    assert list(overlap.watched(corpus)) == corpus
+    (message,) = overlap.messages()
+    counts = "exactly 1 sources, 2 targets, 1 pairs; without case and punctuation 3 sources, 2 targets, 2 pairs"
+    assert message == f"holds, of the 3 pairs of test: {counts}, as: A dog. ||| Ein Hund.; İstanbul ||| Istanbul"
+    assert list(overlap.watched(corpus[4:])) == corpus[4:]
+    assert not list(overlap.messages())
+    held = tuple(frozenset(map(plain, side)) for side in zip(*scored))
+    assert list(HeldOut(held=held)(corpus, report := FilterReport())) == corpus[4:]
+    assert report.dropped == {"in a development or test set": 4}

@@ -15,10 +15,10 @@ from hf_mlnmt import documents
 from hf_mlnmt.common import languages
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data import corpus
+from hf_mlnmt.data.corpus import TextSpec, read_text
 from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.data.formats import _BEGINS, _DOCUMENTS_BEGIN, DOCUMENTS, REFUSED, TABLES, check_output
 from hf_mlnmt.data.lines import checked_lines, problem_in, read_lines, reason_of
-from hf_mlnmt.data.text import TextSpec, read_text
 from hf_mlnmt.data.tokenizer import LineReader
 from hf_mlnmt.evaluation.outputs import read_texts
 from hf_mlnmt.generation.synthetic.back_translation import text_lines
@@ -68,7 +68,6 @@ def test_gz_is_told_by_content_and_a_byte_order_mark_goes(tmp_path):
         (b"bell\x07\n", r"line 1: control character \(U\+0007 at column 5\)"),
         (b"one\rtwo\n", r"line 1: control character \(U\+000D"),
         (b"ok\nok\n" + b"x" * 100_000 + b"\nok\n", r"line 3: over 20,000 characters"),
-        ("größe\n".encode("utf-16"), "UTF-16"),
     ],
 )
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
@@ -110,21 +109,12 @@ def test_files_that_cannot_be_read(tmp_path):
         list(read_lines(tmp_path / "nowhere" / "train.en"))
     with pytest.raises(UserError, match="folder"):
         list(read_lines(tmp_path))
-    whole = gzip.compress(b"some text\n" * 1000)
-    (tmp_path / "half.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match="broken gz"):
-        list(read_lines(tmp_path / "half.gz"))
 
 
 def test_reading_is_lazy(tmp_path):
     path = write(tmp_path / "a", b"one\ntwo\nb\xe9d\n")
     lines = read_lines(path)
     assert [next(lines), next(lines)] == ["one", "two"]
-
-
-def test_tabs_are_no_problem():
-    assert problem_in("a\tb") is None
-    assert problem_in("a\x7fb") is not None
 
 
 BEGINNINGS = {".arb": b"{", ".ts": b"<!DOCTYPE TS>", ".ps": b"%!PS", ".org": b"* A"}
@@ -206,8 +196,6 @@ def zipped(**members):
         (zipped(**{"a.en": "A man.\n", "._a.en": "x", "__MACOSX/._a.en": "x", "b/.DS_Store": "x"}), ["A man."]),
         (zipped(), r"a\.packed: this zip holds no file\. Pack it again\."),
         (zipped(**{"a.en": "a", "a.de": "b"}), r"holds 2 files \(a\.en, a\.de\), and one is read"),
-        (zipped(**{"[Content_Types].xml": "a", "x": "b"}), "this is a document of an Office program .* Name it so"),
-        (zipped(mimetype="a", x="b"), "this is a document of an Office program .* Name it so"),
         (b"\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X", "what macOS keeps beside a file: give the one without"),
     ],
 )

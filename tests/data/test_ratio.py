@@ -6,11 +6,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from helpers.encoded_text import build
 from helpers.synthetic_corpora import write_synthetic
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data import Corpora, CorpusSpec, Encoded, encode_corpus, load_tokenizers, read_pairs, save_tokenizers
-from hf_mlnmt.data.encoding import build
 from hf_mlnmt.data.tokenizer import train_tokenizer
 from hf_mlnmt.data.training_set import at_ratios, check_ratios, draw
 
@@ -73,7 +73,7 @@ def test_a_smaller_ratio_takes_some_of_what_a_larger_one_takes(encoded):
 
 def test_of_a_large_corpus_the_taken_pairs_are_computed(encoded, monkeypatch):
     """As of a small one: others by another seed, of a larger ratio more; their lengths, ids and batches go together."""
-    monkeypatch.setattr("hf_mlnmt.data.shuffling.LARGE", 45)
+    monkeypatch.setattr("hf_mlnmt.data.training_set.LARGE", 45)
     test_a_smaller_ratio_takes_some_of_what_a_larger_one_takes(encoded)
     parts, weights = at_ratios(encoded, [PARALLEL, CorpusSpec(synthetic=SYNTHETIC, ratio=1.5)], seed=1)
     corpora, indices = Corpora(parts, weights, None, seed=1), np.arange(25)[::-1]

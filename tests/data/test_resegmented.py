@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.encoded_text import build
 from helpers.tiny_run import run_in
 from safetensors.torch import load_file
 
 from hf_mlnmt import UserError
-from hf_mlnmt.data.encoding import build
 from hf_mlnmt.data.resegmented import CUTS, BPEDropout, Resegmented
 from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.data.training_set import Corpora, Drawn

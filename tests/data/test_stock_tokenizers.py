@@ -67,18 +67,6 @@ def test_two_vocabularies_and_one_tokenizer_are_refused(folder, tmp_path):
         TranslationPipeline.from_pretrained(copy, "cpu")
 
 
-def test_two_vocabularies_of_one_size_and_one_tokenizer_are_refused(tmp_path):
-    """The config says nothing of them then: the tokenizer does."""
-    tokenizers = Tokenizers(
-        *(train_tokenizer(some, vocab_size=300) for some in (SENTENCES, [one.upper() for one in SENTENCES]))
-    )
-    folder = write_folder(tmp_path / "model", tokenizers, toy_model(tokenizers))
-    TranslationPipeline.from_pretrained(folder, "cpu")
-    shutil.rmtree(folder / "target_tokenizer")
-    with pytest.raises(UserError, match=r"its tokenizer has target_tokenizer, which is not there"):
-        TranslationPipeline.from_pretrained(folder, "cpu")
-
-
 def test_a_name_is_resolved_before_anything_is_looked_for(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

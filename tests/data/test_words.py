@@ -6,9 +6,8 @@ import pytest
 
 from hf_mlnmt.analysis.outputs import has_run, is_copied, is_repeated, is_untranslated, source_lengths
 from hf_mlnmt.data import CorpusSpec, Tokenizers, encode_corpus, train_tokenizer
-from hf_mlnmt.data.filters import FilterReport, PairFilter
+from hf_mlnmt.data.filters import PairFilter, word_overlap
 from hf_mlnmt.data.processing import TextProcessing
-from hf_mlnmt.data.text import word_overlap
 from hf_mlnmt.data.words import is_unspaced, is_visible, spelt, spoken, without_invisible, words
 from hf_mlnmt.generation.synthetic.methods import Counts, Judge
 
@@ -119,12 +118,6 @@ def test_words_of_two_languages_in_one_script():
     assert word_overlap([chinese], [japanese]).share < 0.2
 
 
-def test_a_caption_corpus_without_spaces_stays():
-    pairs = [(ENGLISH, text) for text in UNSPACED]
-    report = FilterReport()
-    assert list(PairFilter(max_ratio=4, max_length=100, max_word=40)(pairs, report)) == pairs
-
-
 def test_a_filter_that_drops_much_is_said(tmp_path, caplog):
     (tmp_path / "a.tsv").write_text(
         "".join(f"a house {i}\tein Haus {'sehr ' * (i % 4 == 0) * 9}{i}\n" for i in range(40))
@@ -179,10 +172,7 @@ def test_what_shows_nothing_is_that_of_unicode():
     ("text", "expected"),
     [
         ("Ｔｗｏ ｄｏｇｓ！", "Two dogs!"),
-        (
-            "ﬁsh ½ ² \u2026 \u00a0 Ⅳ",
-            "fish ½ ² \u2026 \u00a0 IV",
-        ),  # what is not known, and what says another number
+        ("ﬁsh ½ ² \u2026 \u00a0 Ⅳ", "fish ½ ² \u2026 \u00a0 IV"),  # what is not known, and what says another number
         ("ｶﾞｰ猫", "ガー猫"),
         ("über \u2126 日本", "über \u2126 日本"),
     ],

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from hf_mlnmt import UserError, config_for
 from hf_mlnmt.cli import app
 from hf_mlnmt.data.subwords import train_tokenizer
-from hf_mlnmt.data.text import begin_texts, begins_texts, ending
-from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
+from hf_mlnmt.data.tokenizer import Tokenizers, begin_texts, begins_texts, ending, load_tokenizers
 from hf_mlnmt.evaluation.perplexity import perplexity
 
 TEXTS = ["ba do", "ki lu mé no ba", "", "do do ki"]

@@ -12,8 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokeniz
 
 from hf_mlnmt import config_for
 from hf_mlnmt.data.subwords import train_tokenizer
-from hf_mlnmt.data.text import begin_texts, read_masks
-from hf_mlnmt.data.tokenizer import save_tokenizers
+from hf_mlnmt.data.tokenizer import begin_texts, read_masks, save_tokenizers
 from hf_mlnmt.hub.publish import build_folder
 
 TEXTS = ["the dog sleeps here", "a cat sees the bird", "the teacher buys two red cars"]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_mlnmt import UserError
-from hf_mlnmt.data.shuffling import scattered
+from hf_mlnmt.data.training_set import scattered
 from hf_mlnmt.training import batching
 from hf_mlnmt.training.batching import TokenBatchSampler, batch_statistics
 

@@ -103,7 +103,6 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("data.train.config=x", "data.train: .*train.de: config is of a data set"),
         ("data.train.split=dev", "data.train: .*train.de: split is of a data set"),
         ("data.train.columns={source: 1, target: 2}", "data.train: .*train.de: columns is of a table"),
-        ("data.train.quoting=none", "data.train: .*train.de: quoting is of a table"),
         ("data.train={path: two.tsv, streaming: true}", "two.tsv: streaming is of a data set"),
         ("data.dev={path: two.tsv, split: dev}", "two.tsv: split is of a data set"),
         ("data.test.new={synthetic: x, split: dev}", "x: split is of a data set"),

@@ -18,7 +18,7 @@ from rich.console import Console
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_mlnmt import UserError
-from hf_mlnmt.data.text import RawPairs
+from hf_mlnmt.data.corpus import RawPairs
 from hf_mlnmt.evaluation import Results
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.training import arguments, read_recipe, run_recipe

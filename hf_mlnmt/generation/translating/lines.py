@@ -92,8 +92,8 @@ def _lines(path: str | Path, form: Form) -> Iterator[str]:
 
     Raises: UserError for NUL.
     """
-    if form == "column" and (ending := format_of(Path(path))) in (".csv", ".tsv"):
-        table = rows(SimpleNamespace(bad_lines="error"), Path(path), ending == ".csv")
+    if form == "column" and format_of(Path(path)) in (".csv", ".tsv"):
+        table = rows(SimpleNamespace(bad_lines="error"), Path(path))
         yield from (cells[0] for number, cells, _ in table if number > 1 or not looks_like_header(cells))
         return
     free: dict[str, Any] = {"max_characters": 10**9, "keep_controls": True, "may_be_empty": True}

@@ -35,8 +35,7 @@ from hf_mlnmt.convert.importing import import_model
 from hf_mlnmt.data.directions import Direction, direction, has_modules, pair_of
 from hf_mlnmt.data.placeholders import checked_patterns
 from hf_mlnmt.data.processing import TextProcessing
-from hf_mlnmt.data.text import ending
-from hf_mlnmt.data.tokenizer import Tokenizers, check_languages, check_vocabulary, load_tokenizers, own_copy
+from hf_mlnmt.data.tokenizer import Tokenizers, check_languages, check_vocabulary, ending, load_tokenizers, own_copy
 from hf_mlnmt.generation.translating.options import NUMBERS, DecodingOptions, problem_of_number
 from hf_mlnmt.search.cpu import int8
 from hf_mlnmt.search.t5 import let_search

@@ -165,7 +165,7 @@ def checked_terms(terms: Any, languages: Sequence[str | None] = (None, None)) ->
     """Returns {source term: its translations} of a dict or a glossary's file, {"use": ..., "not": ...} where some must
     not be there; languages: source and target, where the file has several. Raises: UserError for anything else."""
     if isinstance(terms, str | Path):
-        from hf_mlnmt.data.glossaries import read_terms
+        from hf_mlnmt.data.bilingual import read_terms
 
         return read_terms(Path(terms), languages[0], languages[1])
     if not isinstance(terms, Mapping):
@@ -441,7 +441,7 @@ class DecodingOptions:
 
     def __post_init__(self) -> None:
         if self.terms is not None:
-            from hf_mlnmt.data.glossaries import WhichLanguages
+            from hf_mlnmt.data.bilingual import WhichLanguages
 
             with suppress(WhichLanguages):  # the model may say them: `with_languages_of`
                 object.__setattr__(self, "terms", checked_terms(self.terms, self.told))

@@ -24,8 +24,8 @@ from transformers.generation.logits_process import (
 )
 
 from hf_mlnmt.common.errors import OptionError, UserError
-from hf_mlnmt.data.shuffling import mixed
 from hf_mlnmt.data.tokenizer import EXPECTS, decode, own_copy
+from hf_mlnmt.data.training_set import mixed
 from hf_mlnmt.data.words import is_unspaced
 from hf_mlnmt.generation.choosing.reranking import coverage_of
 from hf_mlnmt.generation.constraints.lexical_constraints import (
