@@ -27,7 +27,7 @@ from hf_mlnmt import TransformerForConditionalGeneration, config_for, search
 from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.search.loop import SearchBatch
 from hf_mlnmt.search.rules import Rules
-from hf_mlnmt.search.strategies import Draws, DrawsByRow, best_continuations, best_tokens
+from hf_mlnmt.search.strategies import Draws, DrawsByRow, best_continuations
 
 OPTIONS = {
     "gnmt": {"num_beams": 4, "length_penalty": 0.6},
@@ -301,4 +301,3 @@ def test_best_continuations_are_topk(vocabulary):
     expected, index = (log_probs + running.unsqueeze(-1)).flatten(1).topk(8)
     assert scores.tolist() == expected.tolist()
     assert (beams * vocabulary + tokens).tolist() == index.tolist()
-    assert best_tokens(log_probs).tolist() == log_probs.argmax(-1).tolist()
