@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
+from hf_mlnmt.modeling.extended_cross_attention import PreviousWeightAttention
 from hf_mlnmt.modeling.outputs import EncoderOutput
-from hf_mlnmt.modeling.recurrent_attention import PreviousWeightAttention
 from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search.cache import BEAM_LAYERS, BeamCache, whole_blocks
