@@ -27,8 +27,7 @@ from transformers import AutoModelForSeq2SeqLM
 import hf_mlnmt
 from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.modeling.attention import split_heads
-from hf_mlnmt.modeling.extended_cross_attention import EMBEDDING
-from hf_mlnmt.modeling.recurrent_attention import RecurrentAttention, hidden_positions
+from hf_mlnmt.modeling.extended_cross_attention import EMBEDDING, RecurrentAttention, hidden_positions
 from hf_mlnmt.zoo.systems import EXTENDED_CROSS_ATTENTION, SYSTEMS
 
 MEMBERS = [name for name, entry in SYSTEMS.items() if entry.architecture is EXTENDED_CROSS_ATTENTION]

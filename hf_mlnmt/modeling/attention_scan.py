@@ -145,12 +145,7 @@ def weights_backward(
 
 
 def contexts_forward(
-    energies: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    transition: Tensor | None,
-    start: Tensor | None,
-    real: Tensor | None,
+    energies: Tensor, keys: Tensor, values: Tensor, transition: Tensor | None, start: Tensor | None, real: Tensor | None
 ) -> Tensor:
     """Computes the weights of attention whose query depends on the previous context.
 

@@ -449,7 +449,12 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
             return self
         model, inner = copy.copy(self), copy.copy(self.model)
         source_name, target_name = module_name(source), module_name(target)
-        model.config = inner.config = self.config_between(source, target)
+        config = model.config = inner.config = copy.copy(self.config)
+        sizes = self.config.vocabulary(source, "source"), self.config.vocabulary(target, "target")
+        config.source_languages, config.target_languages = [source], [target]
+        config.vocab_size, config.decoder_vocab_size = sizes
+        if config.vocab_sizes is not None:
+            config.vocab_sizes = dict(zip((source, target), sizes))
         inner._modules = {
             **self.model._modules,
             "encoders": nn.ModuleDict({source_name: self.model.encoders[source_name]}),
@@ -500,16 +505,6 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
                 self.lm_heads[name].weight = self.model.decoders[name].embed_tokens.weight
             config.target_languages = [*config.target_languages, language]
         self.train(self.training)
-
-    def config_between(self, source: str, target: str) -> BridgeConfig:
-        """Returns the config with one language on each side."""
-        config = copy.copy(self.config)
-        vocabularies = self.config.vocabulary(source, "source"), self.config.vocabulary(target, "target")
-        config.source_languages, config.target_languages = [source], [target]
-        if config.vocab_sizes is not None:
-            config.vocab_sizes = {source: vocabularies[0], target: vocabularies[1]}
-        config.vocab_size, config.decoder_vocab_size = vocabularies
-        return config
 
     @takes_cache
     @functools.wraps(TransformerForConditionalGeneration.forward)

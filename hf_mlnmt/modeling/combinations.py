@@ -17,12 +17,7 @@ from typing import Literal
 
 from huggingface_hub.dataclasses import strict
 
-from .aggregation import (
-    AggregationConfig,
-    AggregationEncoder,
-    AggregationForConditionalGeneration,
-    AggregationModel,
-)
+from .aggregation import AggregationConfig, AggregationEncoder, AggregationForConditionalGeneration, AggregationModel
 from .configuration import TransformerConfig
 from .dual_context import DualContextConfig, DualContextEncoder, DualContextForConditionalGeneration
 from .encoder_models import encoder_heads

@@ -155,11 +155,7 @@ class DecoderOnlyForCausalLM(TransformerPreTrainedModel, Generation):
 
         Args:
             labels: `input_ids`, -100 where nothing counts; position i is predicted from the state of i - 1.
-            logits_to_keep: how many last positions to return logits of (0: all).
-            smoothing: eps of the label-smoothed loss (see loss.py).
-            loss_only: return no logits, and keep none in memory, as in training.
-            num_items_in_batch: predicted tokens the loss is divided by (None: those of this batch). Where there are
-                none, the loss is 0, and so are its gradients.
+            logits_to_keep, smoothing, loss_only, num_items_in_batch: as in a translation model (transformer.py).
             shift_labels: labels that are shifted already, (batch, time): those that each position predicts.
         """
         following = following_labels(labels, attention_mask) if shift_labels is None else shift_labels

@@ -65,16 +65,6 @@ class MultiLayerAttentionConfig(TransformerConfig):
         """Returns the paper's n as a number."""
         return self.attended_layers or self.encoder_layers
 
-    @property
-    def joint_weights(self) -> bool:
-        """Returns whether U0 = 0."""
-        return self.multi_layer_attention in ("M-00", "M-01")
-
-    @property
-    def sums_contexts(self) -> bool:
-        """Returns whether U1 = 1."""
-        return self.multi_layer_attention in ("M-01", "M-11")
-
     def validate_attended_layers(self):
         check_feature_count("attended_layers", self.attended_layers, self.encoder_layers)
 
@@ -112,7 +102,8 @@ class MultiLayerAttention(CrossAttention):
     def __init__(self, config: MultiLayerAttentionConfig, heads: int, layer_idx: int = 0):
         super().__init__(config, heads, layer_idx)
         width, bias = config.d_model, config.attention_bias
-        self.layers, self.joint, self.sums = config.feature_count, config.joint_weights, config.sums_contexts
+        self.layers, member = config.feature_count, config.multi_layer_attention
+        self.joint, self.sums = member in ("M-00", "M-01"), member in ("M-01", "M-11")  # U0 = 0, U1 = 1
         self.q_proj = StackedLinear(self.layers, width, width, bias)  # W_q^1 .. W_q^n
         self.kv_proj = PerLayerLinear(self.layers, width, 2 * width, bias)  # [W_k^i ; W_v^i]
         if not self.sums:

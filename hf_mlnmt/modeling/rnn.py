@@ -155,10 +155,7 @@ class AttentionWeights(nn.Module):
 class RNNDecoder(RNNStack):
     """The recurrent decoder: L_d LSTM layers over the target, with attention over the source."""
 
-    _can_record_outputs = {
-        "hidden_states": LayerStates,
-        "cross_attentions": OutputRecorder(AttentionWeights, index=0),
-    }
+    _can_record_outputs = {"hidden_states": LayerStates, "cross_attentions": OutputRecorder(AttentionWeights, index=0)}
 
     def __init__(self, config: RNNConfig):
         super().__init__(config, config.decoder_vocab_size or config.vocab_size)

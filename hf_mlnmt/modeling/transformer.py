@@ -30,11 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
-from transformers.modeling_outputs import (
-    BaseModelOutput,
-    BaseModelOutputWithPastAndCrossAttentions,
-    Seq2SeqModelOutput,
-)
+from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions, Seq2SeqModelOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
@@ -305,18 +301,9 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         if labels is not None and use_cache is None:
             use_cache = False
-        outputs = self.model(
-            input_ids,
-            attention_mask,
-            decoder_input_ids,
-            decoder_attention_mask,
-            encoder_outputs,
-            cache,
-            inputs_embeds,
-            decoder_inputs_embeds,
-            use_cache,
-            **kwargs,
-        )
+        tokens = input_ids, attention_mask, decoder_input_ids, decoder_attention_mask
+        embeds = inputs_embeds, decoder_inputs_embeds
+        outputs = self.model(*tokens, encoder_outputs, cache, *embeds, use_cache, **kwargs)
         logits = loss = losses = None
         if not loss_only:
             logits = logits_of(self.lm_head, outputs.last_hidden_state, logits_to_keep)

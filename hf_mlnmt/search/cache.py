@@ -36,11 +36,6 @@ def whole_blocks(length: int) -> int:
     return -(-length // BLOCK) * BLOCK
 
 
-def with_spare_slots(length: int) -> int:
-    """Returns how many slots to allocate for `length`: half as many more, so that few steps need a larger buffer."""
-    return whole_blocks(length + length // 2 + BLOCK)
-
-
 def put(place: Tensor | None, tensor: Tensor) -> Tensor:
     """Copies the tensor into `place`, or, where that is None, into new memory; returns the copy."""
     return tensor.clone(memory_format=torch.contiguous_format) if place is None else place.copy_(tensor)
@@ -87,15 +82,13 @@ class Growing:
         start, self.size = self.size, self.size + new
         capacity = self.value_buffer.shape[2]
         if self.size > capacity:
-            self._replace(self.key_buffer, self.value_buffer, with_spare_slots(self.size) - capacity)
+            # Half as many more than are needed now, so that few steps need a larger buffer.
+            blank = whole_blocks(self.size + self.size // 2 + BLOCK) - capacity
+            self.key_buffer, self.end = nn.functional.pad(self.key_buffer, (0, blank)), 0
+            self.value_buffer = nn.functional.pad(self.value_buffer, (0, 0, 0, blank))
+            if self.value_buffer.device.type == "cpu" and self.value_buffer.numel() >= LARGE:
+                return_memory()
         return start
-
-    def _replace(self, keys: Tensor, values: Tensor, blank: int) -> None:
-        """Replaces the buffers by keys and values with `blank` slots of zeros after them; frees large old ones."""
-        self.key_buffer, self.end = nn.functional.pad(keys, (0, blank)), 0
-        self.value_buffer = nn.functional.pad(values, (0, 0, 0, blank))
-        if values.device.type == "cpu" and self.value_buffer.numel() >= LARGE:
-            return_memory()
 
     def select(self, sentences: Tensor) -> None:
         """Drops all sentences but the given ones (indices)."""
@@ -103,16 +96,6 @@ class Growing:
             self.key_buffer = self.key_buffer.index_select(0, sentences)
             self.value_buffer = self.value_buffer.index_select(0, sentences)
             self.end = 0
-
-    def select_slots(self, slots: Tensor) -> None:
-        """Drops all slots of each sentence but the given ones (sentences, kept)."""
-        if self.key_buffer is None:
-            return
-        self.size = slots.shape[1]
-        heads, width = self.value_buffer.shape[1], self.value_buffer.shape[3]
-        keys = self.key_buffer.gather(3, slots[:, None, None, :].expand(-1, heads, width, -1))
-        values = self.value_buffer.gather(2, slots[:, None, :, None].expand(-1, heads, -1, width))
-        self._replace(keys, values, with_spare_slots(self.size) - self.size)
 
     def keep(self, states: Tensor, place: Tensor | None, rows: Tensor | None = None) -> Tensor:
         """Returns states (sentences, beams, ...), with `rows` reordered: row i of all beams is their row rows[i]."""

@@ -74,7 +74,7 @@ class Greedy:
 
     def tokens(self, scores: Tensor) -> Tensor:
         """Chooses tokens (sentences, width) by scores (sentences, width, vocabulary)."""
-        return best_tokens(scores)
+        return scores.argmax(-1)
 
     def step(self, scores: Tensor, history: Tensor, length: int) -> tuple[Tensor, Tensor | None, Tensor]:
         tokens = self.tokens(self.rules.process(history, scores.expand(-1, self.batch.width, -1)))
@@ -335,12 +335,6 @@ class WithoutReplacement(SampledBeams):
         if self.config.return_dict_in_generate:
             output.sequences_scores = self.all_finished[:, : self.config.num_return_sequences].flatten()
         return output
-
-
-def best_tokens(scores: Tensor) -> Tensor:
-    """Returns argmax over the last dimension: (sentences, width, vocabulary) -> (sentences, width)."""
-    best = best_continuations_natively(scores.flatten(0, 1).unsqueeze(1), None, 1)
-    return scores.argmax(dim=-1) if best is None else best[2].view(scores.shape[:2])
 
 
 def continuations(

@@ -6,7 +6,7 @@ gated feed-forward: Shazeer 2020, GLU Variants Improve Transformer.
 A position has no vector of its own. A head's bias b(p - q), in all layers the same, is added to the energy of the
 query at p and the key at q; the attention over the source has none. Energies are not scaled; norms are x / rms(x) by a
 gain, in front of each sublayer. So a step needs to know where each slot's token stands (`T5State.places`): the beams of
-a step are neighbouring slots of one place, and pruning closes gaps.
+a step are neighbouring slots of one place.
 """
 
 import copy
@@ -53,27 +53,17 @@ def let_search(model: Any) -> None:
 
 
 class T5State(TransformerState):
-    """The state of a search, and `places` (sentences, slots): where in its target each slot's token stands."""
+    """The state of a search, and `places` (slots,): where in the target the token of each slot stands."""
 
     places: Tensor
 
     def add_prompt(self, sentences: int, length: int) -> None:
         super().add_prompt(sentences, length)
-        self.places = torch.arange(length, device=self.source.real.device).expand(sentences, -1)
+        self.places = torch.arange(length, device=self.source.real.device)
 
     def add_step(self, width: int) -> None:
         super().add_step(width)
         self.places = nn.functional.pad(self.places, (0, width), value=self.length - 1)
-
-    def select(self, sentences: Tensor, source_length: int) -> TransformerState:
-        self.places = self.places[sentences]
-        return super().select(sentences, source_length)
-
-    def prune(self) -> Tensor | None:
-        slots = super().prune()
-        if slots is not None:
-            self.places = self.places.gather(1, slots)
-        return slots
 
 
 class T5Decoder:
@@ -100,11 +90,11 @@ class T5Decoder:
             attention = block.layer[1].EncDecAttention
             keys, values = (heads_of(attention, layer, read) for layer in (attention.k, attention.v))
             state.cache.cross_attention_cache.update(keys, values, number)
-        return self.compute(prompt, state.places[0], state)[:, -1:], state
+        return self.compute(prompt, state.places, state)[:, -1:], state
 
     def step(self, tokens: Tensor, state: T5State) -> tuple[Tensor, T5State]:
         state.add_step(tokens.shape[1])
-        return self.compute(tokens, state.places[:1, -1], state), state
+        return self.compute(tokens, state.places[-1:], state), state
 
     def compute(self, tokens: Tensor, places: Tensor, state: T5State) -> Tensor:
         """Computes the logits (sentences, prompt or width, vocabulary) of tokens that stand at these places (1 or
@@ -128,10 +118,10 @@ class T5Decoder:
         """Computes what is added to the energies of queries at these places, the mask of what each beam looks back at
         among it: (sentences, heads, prompt or width, slots in whole blocks)."""
         first, blank = self.stack.block[0].layer[0].SelfAttention, state.history_mask.shape[-1] - state.slots
-        distances = nn.functional.pad(state.places, (0, blank))[:, None] - places[:, None]
+        distances = nn.functional.pad(state.places, (0, blank)) - places[:, None]
         sizes = first.relative_attention_num_buckets, first.relative_attention_max_distance
         buckets = first._relative_position_bucket(distances, False, *sizes)
-        return first.relative_attention_bias(buckets).permute(0, 3, 1, 2) + state.history_mask
+        return first.relative_attention_bias(buckets).permute(2, 0, 1) + state.history_mask
 
 
 def heads_of(attention: Any, layer: nn.Module, states: Tensor) -> Tensor:

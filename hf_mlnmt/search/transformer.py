@@ -13,16 +13,14 @@ from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
+from hf_mlnmt.modeling.extended_cross_attention import PreviousWeightAttention
 from hf_mlnmt.modeling.outputs import EncoderOutput
-from hf_mlnmt.modeling.recurrent_attention import PreviousWeightAttention
 from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.modeling.rnn_layers import additive_mask
 from hf_mlnmt.search.cache import BEAM_LAYERS, BeamCache, whole_blocks
 from hf_mlnmt.search.cpu.step import CompiledStep, Family, find_family
 from hf_mlnmt.search.decoder import HANDLED, SourceBatch, gather_beams, rows_of_beams
 from hf_mlnmt.search.known import known
-
-PRUNE_FROM = 64  # slots in use from which on `prune` is called
 
 
 class TransformerState:
@@ -32,7 +30,6 @@ class TransformerState:
         self.cache, self.in_blocks = cache, in_blocks
         self.dtype = source.outputs.last_hidden_state.dtype
         self.hidden = torch.finfo(self.dtype).min  # value of hidden positions in additive masks
-        self.next_pruning = PRUNE_FROM
         self.length = self.slots = 0  # positions of the target that have been read, and slots that are in use
         self.history_mask: Tensor  # (sentences, 1, prompt or width, slots in whole blocks)
         # No padding in families that the search does not know: encoder outputs may have another length than the source.
@@ -67,8 +64,6 @@ class TransformerState:
         rows = rows_of_beams(parents)
         for layer in self.cache.target_layers:
             layer.reorder(rows)
-        if self.slots >= self.next_pruning:
-            self.prune()
         return self
 
     def select(self, sentences: Tensor, source_length: int) -> "TransformerState":
@@ -78,25 +73,6 @@ class TransformerState:
         for layer in (*self.cache.target_layers, *self.cache.source_layers):
             layer.select(sentences, self.source.real.shape[1])
         return self
-
-    def prune(self) -> Tensor | None:
-        """Removes slots that no beam of their sentence attends to, where that frees a quarter of them or more.
-
-        Returns the slots that stay (sentences, kept), or None where all do.
-        """
-        alive = (self.history_mask == 0).any(dim=2)[:, 0]  # (sentences, slots)
-        count = int(alive.sum(dim=1).max())
-        self.next_pruning = max(PRUNE_FROM, 3 * count // 2)
-        if 4 * count > 3 * self.slots:
-            return None
-        self.slots = count
-        slots = alive.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :count]  # (sentences, count)
-        for layer in self.cache.target_layers:
-            layer.storage.select_slots(slots)
-        width = self.history_mask.shape[2]
-        mask = self.history_mask.gather(3, slots[:, None, None, :].expand(-1, 1, width, -1))
-        self.history_mask = nn.functional.pad(mask, (0, whole_blocks(count) - count), value=self.hidden)
-        return slots
 
 
 class TransformerDecoder:

@@ -131,12 +131,7 @@ class DecoderLayer(GradientCheckpointingLayer):
         return self.feed_forward_sublayer(hidden_states, lambda x: self.feed_forward(x))
 
     def attend_self(
-        self,
-        hidden_states: Tensor,
-        mask: Tensor | None,
-        cache: Cache | None,
-        extras: dict[str, Tensor],
-        **kwargs,
+        self, hidden_states: Tensor, mask: Tensor | None, cache: Cache | None, extras: dict[str, Tensor], **kwargs
     ) -> Tensor:
         """Applies self-attention with its residual connection and norm."""
         return self.self_attn_sublayer(hidden_states, lambda x: self.self_attn(x, mask, cache, **kwargs)[0])

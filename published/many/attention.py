@@ -126,11 +126,7 @@ class SelfAttention(Attention):
         self.qkv_proj = nn.Linear(config.d_model, 3 * config.d_model, bias=config.attention_bias)
 
     def forward(
-        self,
-        hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
-        cache: Cache | None = None,
-        **kwargs,
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, cache: Cache | None = None, **kwargs
     ) -> tuple[Tensor, Tensor | None]:
         """Attends from each position of hidden_states (batch, time, d_model) to all that the mask shows, those in the
         cache included; returns the same shape and, if eager, weights (batch, heads, time, keys), else None."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -175,3 +179,13 @@ class Launches(TorchDispatchMode):
             return run
 
         return {name: counting(twin) for name, twin in TWINS.items()}
+
+
+def run_in_the_interpreter(folder: str, code: str) -> None:
+    """Runs code that imports a test file of `folder` with Triton's interpreter, in a process of its own."""
+    path = os.pathsep.join([folder, os.path.dirname(folder), *sys.path])
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    if "triton/runtime/interpreter.py" in done.stderr and "only 0-dimensional arrays" in done.stderr:
+        pytest.skip("the interpreter of this Triton does not know this NumPy")
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -1,4 +1,4 @@
-"""The causal language models of the zoo that the tests of tests/zoo/test_zoo_causal*.py run over, and their batch."""
+"""The causal language models of the zoo that the tests of tests/zoo/test_zoo_causal.py run over, and their batch."""
 
 from __future__ import annotations
 

@@ -214,6 +214,13 @@ def of_each_kind(members: Iterable[Any], kinds: Collection[str] = KINDS) -> list
     ]
 
 
+def build(settings: PreTrainedConfig, std: float | None = 0.4, seed: int = 0) -> Any:
+    """A float64 model of a config, in evaluation mode, with weights of `redraw`."""
+    model = transformers.AutoModelForSeq2SeqLM.from_config(settings).double().eval()
+    redraw(model, seed, std)
+    return model
+
+
 def redraw(model: nn.Module, seed: int = 0, std: float | None = 0.4):
     """Draw every parameter anew: matrices from N(0, std^2) (None: fan_in^-0.5); vectors around 1 (norms) or 0."""
     generator = torch.Generator().manual_seed(seed)

@@ -13,6 +13,12 @@ LENGTHS = {"do_sample": False, "max_new_tokens": 20}
 ENDING = {"exponential_decay_length_penalty": (2, 1.2), "max_new_tokens": 40}
 
 
+def tiny(system, vocabulary, seed=0):
+    """A model so small that all that it can say can be tried."""
+    fields = {"vocab_size": vocabulary, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1}
+    return Member(system, "post", {**fields, "norm_position": "post", "max_position_embeddings": 16}).model(seed=seed)
+
+
 def compiled_step(model):
     """The model's compiled step, or None: then its modules are called."""
     return CompiledStep.of(model, find_family(model))

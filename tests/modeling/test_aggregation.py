@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
+from helpers import contract
 from helpers.contract import DECODING, TINY, Batch, assert_same, assert_same_decoding, redraw
 from reference import aggregation as reference
 from torch import nn
@@ -25,11 +28,7 @@ def config(name: str, **fields) -> AggregationConfig:
     return AggregationConfig(**{**SIZES, "aggregation": name, **fields})
 
 
-def build(settings, std: float | None = None, seed: int = 0):
-    """A float64 model in evaluation mode, its matrices redrawn with std fan_in^-0.5."""
-    model = AutoModelForSeq2SeqLM.from_config(settings).double().eval()
-    redraw(model, seed, std)
-    return model
+build = functools.partial(contract.build, std=None)  # matrices are drawn with std fan_in^-0.5
 
 
 def baseline_of(model):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
 import sys
 
 import pytest
 import torch
-from helpers import fresh
+from helpers import card, fresh
 from helpers.contract import assert_same
 from torch.library import opcheck
 
@@ -222,15 +221,9 @@ def test_kernels_on_the_device():
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 def test_kernels_in_the_interpreter():
-    """The kernels' arithmetic, without a device: Triton's interpreter, in a process of its own."""
+    """The kernels' arithmetic, without a device."""
     code = "import test_attention_scan as t; t.check_kernels('cpu', [(2, 2, 3, 5, 3), (1, 1, 2, 70, 80)])"
-    here = os.path.dirname(__file__)
-    path = os.pathsep.join([here, os.path.dirname(here), *sys.path])
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    if "triton/runtime/interpreter.py" in done.stderr and "only 0-dimensional arrays" in done.stderr:
-        pytest.skip("the interpreter of this Triton does not know this NumPy")
-    assert done.returncode == 0, done.stderr[-3000:]
+    card.run_in_the_interpreter(os.path.dirname(__file__), code)
 
 
 @pytest.mark.slow
@@ -244,7 +237,7 @@ def test_kernels_compile_for_a_gpu(types, tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     constants = {"started": True, "sums": True, "biased": True, "block": 64, "wide": 64}
     counts = ("length", "places", "width", "heads", "programs")
-    inputs = {
+    inputs = [
         "energies",
         "coefficient",
         "start",
@@ -255,7 +248,7 @@ def test_kernels_compile_for_a_gpu(types, tmp_path, monkeypatch):
         "transition",
         "plains",
         "bias",
-    }
+    ]
     for name in ("_weights", "_weights_backward", "_contexts", "_contexts_backward", "_gates", "_gates_backward"):
         function = getattr(kernels, f"{name}_kernel")
         fixed = {p.name: constants[p.name] for p in function.params if p.is_constexpr}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
-from helpers import fresh
-from helpers.contract import DECODING, TINY, Batch, assert_same, assert_same_decoding, gradients, redraw
+from helpers import contract
+from helpers.contract import DECODING, TINY, Batch, assert_same, assert_same_decoding, gradients
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
@@ -26,10 +24,7 @@ SYSTEMS = ["ms-12", "ms-12-aif", *(name for name in COMBINED if not name.startsw
 
 def build(system: str, seed: int = 0, **fields):
     """A float64 model in evaluation mode with large weights and no dropout."""
-    settings = hf_mlnmt.config_for(system, "tiny", **{"dropout": 0.0, **fields})
-    model = AutoModelForSeq2SeqLM.from_config(settings).double().eval()
-    redraw(model, seed)
-    return model
+    return contract.build(hf_mlnmt.config_for(system, "tiny", **{"dropout": 0.0, **fields}), seed=seed)
 
 
 def combined(system: str, seed: int = 0, **fields):
@@ -156,34 +151,3 @@ def test_names():
     for name in ("transformer+enc-dc", "enc-dc+enc-dc", "m-12+enc-dc"):
         with pytest.raises(UserError, match="unknown"):
             hf_mlnmt.config_for(name)
-
-
-READER = """
-import sys
-sys.modules["hf_mlnmt"] = None
-import torch
-from transformers import AutoModelForSeq2SeqLM
-inputs = torch.load(sys.argv[1], weights_only=True)
-for folder in sys.argv[2:]:
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True).eval()
-    torch.save(model(**inputs).logits.detach(), folder + "/logits.pt")
-"""
-
-
-def test_loads_from_hub_code_without_the_package(tmp_path):
-    batch, expected = Batch.draw(), {}
-    for name in ("ms-12-aif", "m-10", "iter-c-agg"):
-        model, folder = combined(name), str(tmp_path / name)
-        model.config.register_for_auto_class()
-        type(model).register_for_auto_class("AutoModelForSeq2SeqLM")
-        try:
-            model.save_pretrained(folder)
-        finally:
-            type(model)._auto_class = type(model.config)._auto_class = None
-        expected[folder] = logits_of(model, batch.inputs)
-    torch.save(batch.inputs, tmp_path / "inputs.pt")
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"HF_HOME": str(tmp_path / "home")}
-    done = fresh.python("-I", "-c", READER, str(tmp_path / "inputs.pt"), *expected, env=environment, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    for folder, logits in expected.items():
-        assert_same(torch.load(f"{folder}/logits.pt", weights_only=True), logits)

@@ -4,33 +4,21 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.contract import TINY, Batch, assert_same, redraw
+from helpers.contract import TINY, Batch, assert_same, build, redraw
 from reference import dual_context as reference
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
 
 import hf_mlnmt
 from hf_mlnmt.modeling import DualContextConfig, TransformerConfig
 from hf_mlnmt.modeling.attention import SelfAttention
-from hf_mlnmt.modeling.dual_context import (
-    DualContextAttention,
-    DualContextDecoderLayer,
-    DualContextEncoderLayer,
-)
+from hf_mlnmt.modeling.dual_context import DualContextAttention, DualContextDecoderLayer, DualContextEncoderLayer
 
 WIDTH, HEADS = 6, 2
 
 
 def config(member: str, **fields) -> DualContextConfig:
     return DualContextConfig(**{**TINY, "dual_context": member, **fields})
-
-
-def build(settings, std: float | None = 0.4, seed: int = 0):
-    """A float64 model in evaluation mode with large weights."""
-    model = AutoModelForSeq2SeqLM.from_config(settings).double().eval()
-    redraw(model, seed, std)
-    return model
 
 
 def layer(side: str, kernel: int, implementation: str, **fields) -> nn.Module:
@@ -167,45 +155,6 @@ def test_parameters_at_the_published_shape(system, published):
             hf_mlnmt.config_for(system, "base", vocab_size=33413, attention_bias=True)
         )
     assert round(model.num_parameters() / 1e6, 1) == published
-
-
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("kind", ["dynamic", "static"])
-def test_padded_prefix_is_invisible_to_the_convolution(kind, implementation):
-    """Prefixes padded on the left: what the padding holds changes nothing, with any cache."""
-    model, batch = build(config("Dec-DC", kernel_size=4)), Batch.draw().rows([0, 3])
-    model.set_attn_implementation(implementation)
-    target = batch.target.clone()
-    visible = torch.ones_like(target)
-    visible[1, :2] = 0
-    inputs = {**batch.encoder_inputs, "decoder_attention_mask": visible}
-    with torch.no_grad():
-        expected = model(**inputs, decoder_input_ids=target, use_cache=False).logits
-        target[1, :2] = 9
-        assert_same(model(**inputs, decoder_input_ids=target, use_cache=False).logits[:, 2:], expected[:, 2:])
-        text = model.config.get_text_config(decoder=True)
-        caches = {
-            "dynamic": lambda n: DynamicCache(config=text),
-            "static": lambda n: StaticCache(text, max_cache_len=n),
-        }
-        cache = EncoderDecoderCache(caches[kind](8), caches[kind](batch.source.shape[1]))
-        steps = []
-        for start, stop in ((0, 3), (3, 4), (4, 6)):
-            out = model(
-                **{**inputs, "decoder_attention_mask": visible[:, :stop]},
-                decoder_input_ids=target[:, start:stop],
-                cache=cache,
-                use_cache=True,
-            )
-            steps.append(out.logits)
-    assert_same(torch.cat(steps, 1)[:, 2:], expected[:, 2:])
-
-
-def test_a_cache_without_windows_is_refused():
-    model, batch = build(config("Dec-DC")), Batch.draw()
-    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-    with pytest.raises(ValueError, match="build the cache from the model's config"):
-        model(**batch.inputs, cache=cache, use_cache=True)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import math
 
 import pytest
 import torch
-from helpers.contract import DECODING, TINY, Batch, assert_same, assert_same_decoding, redraw
+from helpers.contract import DECODING, TINY, Batch, assert_same, assert_same_decoding, build, redraw
 from reference import extended_cross_attention as reference
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 import hf_mlnmt
 from hf_mlnmt.modeling import ExtendedCrossAttentionConfig, TransformerConfig
@@ -24,13 +24,6 @@ BEAMS = {**DECODING, "num_beams": 3}
 
 def config(name: str, **fields) -> ExtendedCrossAttentionConfig:
     return ExtendedCrossAttentionConfig(**{**TINY, "cross_attention": name, **fields})
-
-
-def build(settings, std: float | None = 0.4, seed: int = 0):
-    """A float64 model in evaluation mode with large weights."""
-    model = AutoModelForSeq2SeqLM.from_config(settings).double().eval()
-    redraw(model, seed, std)
-    return model
 
 
 def attention_of(name: str, implementation: str = "sdpa", **fields) -> nn.Module:
@@ -267,40 +260,6 @@ def test_new_weights_begin_at_the_scale_of_the_others(name):
             assert 0.05 < parameter.std() < 0.5, name
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("kind", ["dynamic", "static"])
-@pytest.mark.parametrize("name", RECURRENT)
-def test_padded_prefix_leaves_no_trace(name, kind, implementation):
-    """Prefixes padded on the left and inside: what the padding holds changes nothing, with any cache."""
-    model, batch = build(config(name)), Batch.draw().rows([0, 3])
-    model.set_attn_implementation(implementation)
-    target = batch.target.clone()
-    visible = torch.ones_like(target)
-    visible[1, :2] = visible[0, 2] = visible[1, 4] = 0
-    inputs = {**batch.encoder_inputs, "decoder_attention_mask": visible}
-    with torch.no_grad():
-        expected = model(**inputs, decoder_input_ids=target, use_cache=False).logits
-        target = target.where(visible == 1, 9)
-        real = visible == 1
-        assert_same(model(**inputs, decoder_input_ids=target, use_cache=False).logits[real], expected[real])
-        text = model.config.get_text_config(decoder=True)
-        caches = {
-            "dynamic": lambda n: DynamicCache(config=text),
-            "static": lambda n: StaticCache(text, max_cache_len=n),
-        }
-        cache = EncoderDecoderCache(caches[kind](8), caches[kind](batch.source.shape[1]))
-        steps = []
-        for start, stop in ((0, 3), (3, 4), (4, 5), (5, 6)):
-            out = model(
-                **{**inputs, "decoder_attention_mask": visible[:, :stop]},
-                decoder_input_ids=target[:, start:stop],
-                cache=cache,
-                use_cache=True,
-            )
-            steps.append(out.logits)
-    assert_same(torch.cat(steps, 1)[real], expected[real])
-
-
 @pytest.mark.parametrize("name", RECURRENT)
 def test_attention_dropout(name):
     """Weights that read the values are dropped: the mean over draws is near the value without."""
@@ -326,13 +285,6 @@ def test_dropped_weights_do_not_reach_the_state(name, prefix):
             module.train(training)(piece, h, cache=cache)
         states.append(cache.self_attention_cache.layers[0].last_state())
     assert_same(states[1], states[0])
-
-
-def test_a_cache_without_states_is_refused():
-    model, batch = build(config("previous-weight")), Batch.draw()
-    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-    with pytest.raises(ValueError, match="build the cache from the model's config"):
-        model(**batch.inputs, cache=cache, use_cache=True)
 
 
 @pytest.mark.parametrize(

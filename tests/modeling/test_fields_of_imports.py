@@ -10,8 +10,6 @@ from helpers.contract import assert_same
 from helpers.searching import assert_equal_loops, compiled_step, sources, toy
 
 from hf_mlnmt import TransformerConfig, TransformerForConditionalGeneration
-from hf_mlnmt.modeling.fused import projected_cross_entropy
-from hf_mlnmt.modeling.loss import cross_entropy
 from hf_mlnmt.modeling.stack import SinusoidalPositions
 from hf_mlnmt.search.cpu.step import CompiledStep
 
@@ -87,25 +85,6 @@ def test_a_decoder_start_outside_the_learned_table_is_refused():
     model = toy(position_embedding="learned", max_position_embeddings=4)
     with pytest.raises(ValueError, match="max_position_embeddings=4"):
         model(**sources([5]), decoder_input_ids=torch.tensor([[3]]))
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_fused_loss_with_a_bias(smoothing):
-    torch.manual_seed(3)
-    tensors = torch.randn(2, 300, 5), torch.randn(11, 5), torch.randn(11)
-    states, weight, bias = (x.double().requires_grad_() for x in tensors)
-    labels = torch.randint(0, 11, (2, 300))
-    labels[:, ::3] = -100
-    found = []
-    for compute in (
-        lambda: projected_cross_entropy(states, weight, labels, smoothing, bias),
-        lambda: cross_entropy(states @ weight.t() + bias, labels, smoothing),
-    ):
-        states.grad = weight.grad = bias.grad = None
-        value = compute()
-        (3 * value).backward()
-        found.append((value.detach(), states.grad, weight.grad, bias.grad))
-    assert_same(*found)
 
 
 def test_resizing_keeps_the_bias():

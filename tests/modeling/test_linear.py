@@ -8,8 +8,8 @@ from helpers.contract import TINY, Member, assert_same
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
+from hf_mlnmt.modeling.extended_cross_attention import chained
 from hf_mlnmt.modeling.matrices import is_plain, matrix_of
-from hf_mlnmt.modeling.recurrent_attention import chained
 
 DRAW = torch.randn(7, 5, dtype=torch.float64)
 

@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from helpers import contract
 from helpers.contract import DECODING, TINY, Batch, assert_lively, assert_same, assert_same_decoding, gradients, redraw
 from reference import multi_level_supervision as reference
 from transformers import AutoModelForSeq2SeqLM
@@ -28,9 +29,7 @@ def config(**fields) -> MultiLevelSupervisionConfig:
 def build(settings, std: float | None = 0.4, seed: int = 0):
     """A float64 model in evaluation mode with large weights and no dropout."""
     settings.dropout = 0.0
-    model = AutoModelForSeq2SeqLM.from_config(settings).double().eval()
-    redraw(model, seed, std)
-    return model
+    return contract.build(settings, std, seed)
 
 
 def logits_of(model, batch, **kwargs):

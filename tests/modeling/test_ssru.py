@@ -7,10 +7,10 @@ import pickle
 
 import pytest
 import torch
+from helpers import contract
 from helpers.contract import TINY, Batch, assert_same, redraw
 from reference import ssru as reference
 from transformers import AutoModelForSeq2SeqLM
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
 
 import hf_mlnmt
 from hf_mlnmt import TransformerConfig
@@ -23,9 +23,7 @@ REAL = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [1, 0, 1, 0, 0]], dtype=t
 
 def build(seed: int = 0, **fields):
     """A float64 model in evaluation mode with large weights."""
-    model = AutoModelForSeq2SeqLM.from_config(SSRUConfig(**{**TINY, **fields})).double().eval()
-    redraw(model, seed)
-    return model
+    return contract.build(SSRUConfig(**{**TINY, **fields}), seed=seed)
 
 
 def layer(norm: str = "post") -> SSRUDecoderLayer:
@@ -110,31 +108,6 @@ def test_parameters(shape, decoder, d):
     assert (plain.config.encoder_layers, plain.config.decoder_layers, plain.config.d_model) == (6, 2, 256)
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("kind", [None, DynamicCache, StaticCache])
-def test_a_padded_prefix_is_invisible(kind, implementation):
-    """Whatever the padding holds, with any cache and in pieces of any length."""
-    model, batch = build(), Batch.draw().rows([0, 3])
-    model.set_attn_implementation(implementation)
-    target, visible = batch.target.clone(), torch.ones_like(batch.target)
-    visible[1, :2] = 0
-    inputs = {**batch.encoder_inputs, "decoder_attention_mask": visible}
-    with torch.no_grad():
-        expected = model(**inputs, decoder_input_ids=target, use_cache=False).logits
-        target[1, :2] = 9
-        cache, text = None, model.config.get_text_config(decoder=True)
-        if kind is DynamicCache:
-            cache = EncoderDecoderCache(DynamicCache(config=text), DynamicCache(config=text))
-        elif kind is StaticCache:
-            sizes = 8, batch.source.shape[1]
-            cache = EncoderDecoderCache(*(StaticCache(text, max_cache_len=size) for size in sizes))
-        steps = []
-        for start, stop in ((0, 3), (3, 4), (4, 6)) if kind else ((0, 6),):
-            options = {"decoder_attention_mask": visible[:, :stop], "decoder_input_ids": target[:, start:stop]}
-            steps.append(model(**{**inputs, **options}, cache=cache, use_cache=kind is not None).logits)
-    assert_same(torch.cat(steps, 1)[:, 2:], expected[:, 2:])
-
-
 def train(model) -> torch.Tensor:
     """The start token's embedding after steps with label smoothing, momentum and decay."""
     optimizer = torch.optim.AdamW(model.train().parameters(), lr=0.01, weight_decay=0.1)
@@ -165,12 +138,6 @@ def test_the_decoder_begins_with_zeros_and_goes_on_so(way, tmp_path):
 
 def test_a_start_that_is_none_of_zeros_is_trained():
     assert train(build().float()).ne(build().lm_head.weight[SSRUConfig(**TINY).decoder_start_token_id]).all()
-
-
-def test_a_cache_without_states_is_refused():
-    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-    with pytest.raises(ValueError, match="build the cache from the model's config"):
-        build()(**Batch.draw().inputs, cache=cache, use_cache=True)
 
 
 @pytest.mark.parametrize("value", ["rnn", "SSRU", None, 1])

@@ -56,12 +56,7 @@ def test_values_and_gradients_equal_the_reference(variant):
     batch.source_mask[0, 1] = 0  # a hole, as the pseudo-tasks make them
     heads, pre = model.config.encoder_attention_heads, model.config.norm_position == "pre"
     scores = reference.logits(
-        parameters_of(model),
-        batch.source.tolist(),
-        batch.source_mask.tolist(),
-        batch.target.tolist(),
-        heads,
-        pre,
+        parameters_of(model), batch.source.tolist(), batch.source_mask.tolist(), batch.target.tolist(), heads, pre
     )
     expected = reference.loss(scores, batch.labels.tolist(), smoothing=0.1)
     expected.backward()

@@ -95,16 +95,10 @@ def decode(parameters, memory, real, tokens, heads, pre):
     x = embed(tokens, parameters["target_embedding"])
     for layer in parameters["decoder"]:
         x = sublayer(
-            x,
-            lambda t, q, all_, p=layer: attention(q, all_, range(t + 1), p["self"], heads),
-            layer["self_norm"],
-            pre,
+            x, lambda t, q, all_, p=layer: attention(q, all_, range(t + 1), p["self"], heads), layer["self_norm"], pre
         )
         x = sublayer(
-            x,
-            lambda t, q, all_, p=layer: attention(q, memory, visible, p["source"], heads),
-            layer["source_norm"],
-            pre,
+            x, lambda t, q, all_, p=layer: attention(q, memory, visible, p["source"], heads), layer["source_norm"], pre
         )
         x = sublayer(x, lambda t, q, all_, p=layer: feed_forward(q, p["feed_forward"]), layer["feed_forward_norm"], pre)
     return [layer_norm(v, parameters["decoder_norm"]) for v in x] if pre else x

@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers.contract import Member, assert_same
 from helpers.fused import fused
-from helpers.searching import decode, sources
+from helpers.searching import decode, sources, tiny
 from helpers.toy_context import bigram_translator
 from helpers.toy_translators import SENTENCES, our_model
 from typer.testing import CliRunner
@@ -71,14 +71,9 @@ def everything(model, source):
     return sorted(scored, reverse=True)
 
 
-def tiny(system):
-    fields = {"vocab_size": VOCABULARY, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1}
-    return Member(system, "post", {**fields, "norm_position": "post", "max_position_embeddings": 16}).model()
-
-
 MODELS = {
-    "transformer": lambda: tiny("transformer"),
-    "rnn": lambda: tiny("rnn"),
+    "transformer": lambda: tiny("transformer", VOCABULARY),
+    "rnn": lambda: tiny("rnn", VOCABULARY),
     "fused": lambda: fused(bigram_translator(VOCABULARY), normalization="sequence", alpha=0.6, beta=0.4),
 }
 WIDE = {"num_beams": 300, "early_stopping": "never", "length_penalty": 1.0, "max_new_tokens": LONGEST}

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.contract import Member
-from helpers.searching import decode, sources, toy
+from helpers.searching import decode, sources, tiny, toy
 
 VOCABULARY, END, START, LONGEST = 5, 1, 3, 6
-
-
-def tiny(system):
-    fields = {"vocab_size": VOCABULARY, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1}
-    return Member(system, "post", {**fields, "norm_position": "post", "max_position_embeddings": 16}).model(seed=4)
 
 
 @torch.no_grad()
@@ -61,7 +55,7 @@ def by_definition(model, source, beams, groups, penalty, unlike=1.0):
 )
 def test_it_is_its_definition(system, beams, groups, penalty, unlike):
     """Two sentences in a batch: all hypotheses, their order and scores."""
-    model, inputs = tiny(system), sources((3, 2), VOCABULARY)
+    model, inputs = tiny(system, VOCABULARY, seed=4), sources((3, 2), VOCABULARY)
     options = {"num_beams": beams, "num_beam_groups": groups, "diversity_penalty": penalty, "max_new_tokens": LONGEST}
     output = decode(model, **inputs, **options, num_return_sequences=beams, repetition_penalty=unlike)
     ends = 0

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from hf_mlnmt.search.hypotheses import Chains, Hypotheses, Record, onward
+from hf_mlnmt.search.hypotheses import Chains, Hypotheses, Record
 
 CPU = torch.device("cpu")
 
@@ -55,11 +55,6 @@ def test_they_move_to_another_size_and_rows_that_fill_it_are_closed():
     chains.move_to(more, torch.tensor([1, 1]), 1)
     assert more.going.tolist() == [[False, True], [False, False]]
     assert more.open.tolist() == [True, False]
-
-
-def test_those_go_on_that_are_not_the_last():
-    best = onward(torch.tensor([[-1.0, -2.0, -3.0, -4.0]]), torch.tensor([[True, False, True, False]]), 2)
-    assert best.indices.tolist() == [[1, 3]]
 
 
 @pytest.mark.parametrize("returned", [1, 2])

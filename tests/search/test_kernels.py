@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
-import sys
 from collections import Counter
 from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers import card
 from helpers.searching import decode, sources, toy
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -109,15 +108,9 @@ def test_kernels_on_the_device():
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 def test_kernels_in_the_interpreter():
-    """The kernels' arithmetic, without a device: Triton's interpreter, in a process of its own."""
+    """The kernels' arithmetic, without a device."""
     code = "import test_kernels as t; t.kernels.TILE = 128; t.check_kernels('cpu', 203, True)"
-    here = os.path.dirname(__file__)
-    path = os.pathsep.join([here, os.path.dirname(here), *sys.path])
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    if "triton/runtime/interpreter.py" in done.stderr and "only 0-dimensional arrays" in done.stderr:
-        pytest.skip("the interpreter of this Triton does not know this NumPy")
-    assert done.returncode == 0, done.stderr[-3000:]
+    card.run_in_the_interpreter(os.path.dirname(__file__), code)
 
 
 @pytest.mark.slow

@@ -7,19 +7,13 @@ import math
 
 import pytest
 import torch
-from helpers.contract import Member
-from helpers.searching import assert_equal_loops, decode, sources, toy
+from helpers.searching import assert_equal_loops, decode, sources, tiny, toy
 
 from hf_mlnmt.search.rules import TopNSigma
 from hf_mlnmt.search.strategies import SampledBeams
 
 VOCABULARY, END, START, LONGEST = 5, 1, 3, 5
 DRAWS = 4000
-
-
-def tiny(system):
-    fields = {"vocab_size": VOCABULARY, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1}
-    return Member(system, "post", {**fields, "norm_position": "post", "max_position_embeddings": 16}).model(seed=4)
 
 
 @torch.no_grad()
@@ -51,7 +45,7 @@ def assert_fits(drawn, expected) -> None:
 @pytest.mark.parametrize(("system", "temperature"), [("transformer", 1.5), ("rnn", 1.0)])
 def test_draws_without_replacement(system, temperature):
     """The first of two is a draw, the second one of what is left; the scores are log P, by the rules."""
-    model, source = tiny(system), sources((3,), VOCABULARY)
+    model, source = tiny(system, VOCABULARY, seed=4), sources((3,), VOCABULARY)
     shares = every_sequence(model, source, temperature)
     many = {name: value.expand(DRAWS, -1) for name, value in source.items()}
     options = {"do_sample": True, "num_beams": 2, "num_return_sequences": 2, "top_k": 0, "max_new_tokens": LONGEST}

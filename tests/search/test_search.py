@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,13 +23,19 @@ from transformers import (
     StoppingCriteriaList,
     TextStreamer,
 )
-from transformers.generation.logits_process import LogitsProcessor
+from transformers.generation.logits_process import (
+    LogitsProcessor,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    TemperatureLogitsWarper,
+)
+from transformers.generation.stopping_criteria import EosTokenCriteria
 
 from hf_mlnmt import TransformerForConditionalGeneration, config_for, search
 from hf_mlnmt.modeling.releases import CACHE
 from hf_mlnmt.search.loop import SearchBatch
 from hf_mlnmt.search.rules import Rules
-from hf_mlnmt.search.strategies import Draws, DrawsByRow, best_continuations, best_tokens
+from hf_mlnmt.search.strategies import Draws, DrawsByRow, best_continuations, continuations
 
 OPTIONS = {
     "gnmt": {"num_beams": 4, "length_penalty": 0.6},
@@ -301,4 +309,62 @@ def test_best_continuations_are_topk(vocabulary):
     expected, index = (log_probs + running.unsqueeze(-1)).flatten(1).topk(8)
     assert scores.tolist() == expected.tolist()
     assert (beams * vocabulary + tokens).tolist() == index.tolist()
-    assert best_tokens(log_probs).tolist() == log_probs.argmax(-1).tolist()
+
+
+ENDS = [2, 7]
+
+
+def rules_of(*more):
+    found = [MinLengthLogitsProcessor(4, ENDS), MinNewTokensLengthLogitsProcessor(1, 5, ENDS), *more]
+    return Rules(LogitsProcessorList(found), [EosTokenCriteria(ENDS)])
+
+
+def likely_ends(beams: int):
+    scores = torch.randn(3, beams, 100, generator=torch.Generator().manual_seed(1))
+    scores[..., ENDS] += 4
+    return scores
+
+
+@pytest.mark.parametrize("native", ["1", "0"])
+@pytest.mark.parametrize("length", [1, 3, 5, 6, 7])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_least_lengths_without_a_pass_over_the_logits(beams, length, native, monkeypatch):
+    monkeypatch.setenv("HF_MLNMT_NATIVE", native)
+    rules, scores, history = rules_of(), likely_ends(beams), torch.zeros(3, beams, length, dtype=torch.long)
+    running, count = torch.randn(3, beams), 3 * beams
+    log_probs = rules.processors(history.flatten(0, 1), scores.log_softmax(-1).flatten(0, 1)).view(scores.shape)
+    expected, places = (log_probs + running[..., None]).flatten(1).topk(count)
+    sums, parents, tokens = continuations(rules, history, scores.clone(), False, running, count)
+    torch.testing.assert_close(sums, expected)
+    assert torch.equal(parents * 100 + tokens, places)
+    assert bool(torch.isin(tokens, torch.tensor(ENDS)).any()) == (length >= 6)
+
+
+@pytest.mark.parametrize("length", [3, 5, 6])
+def test_scores_of_least_lengths(length):
+    """Of one row for all draws of a sentence, too."""
+    rules, scores, history = rules_of(), likely_ends(1), torch.zeros(3, 2, length, dtype=torch.long)
+    scores = scores.expand(-1, 2, -1)
+    expected = rules.processors(history.flatten(0, 1), scores.flatten(0, 1)).view(scores.shape)
+    assert torch.equal(rules.process(history, scores), expected)
+
+
+def test_least_lengths_beside_other_processors():
+    rules, scores, history = rules_of(TemperatureLogitsWarper(0.5)), likely_ends(2), torch.zeros(3, 2, 3).long()
+    assert not rules.lengths_alone
+    expected = rules.processors(history.flatten(0, 1), scores.flatten(0, 1).clone()).view(scores.shape)
+    assert torch.equal(rules.process(history, scores), expected)
+
+
+def test_the_table_of_steps_names_what_there_is():
+    """The names in search/__init__.py's table of a beam step's four parts are there; the files bear the numbers."""
+    lines = [line.strip("| ").split(" | ") for line in search.__doc__.splitlines()]
+    files, *rows = (row[1:] for row in lines if len(row) == 5 and "---" not in row[0])
+    for number, cells in enumerate(rows, start=1):
+        for file, cell in zip(files, cells, strict=True):
+            text = (Path(search.__file__).parent / file).read_text("utf-8")
+            assert f"({number})" in text, file
+            for name in re.findall(r"(\w+)`", cell):
+                assert re.search(rf"^ *(def|long|static \w+) {name}\(", text, re.MULTILINE), f"{file}: {name}"
+            assert max(map(len, text.splitlines())) <= 120
+    assert number == 4

@@ -13,7 +13,6 @@ from helpers.searching import ENDING, assert_equal_loops, compiled_step, decode,
 
 from hf_mlnmt.search.cpu import native, step
 from hf_mlnmt.search.cpu.native import NativeUnits, best_continuations_natively, library
-from hf_mlnmt.search.strategies import best_tokens
 from hf_mlnmt.search.transformer import TransformerDecoder
 
 needs_compiler = pytest.mark.skipif(library(torch.float32) is None, reason="there is no C compiler here")
@@ -62,8 +61,7 @@ SHAPES = {
 
 @needs_compiler
 @pytest.mark.parametrize(
-    ("shape", "beams"),
-    [*(("bias", beams) for beams in (1, 2, 7)), ("wide", 1), *((shape, 3) for shape in SHAPES)],
+    ("shape", "beams"), [*(("bias", beams) for beams in (1, 2, 7)), ("wide", 1), *((shape, 3) for shape in SHAPES)]
 )
 def test_a_step(shape, beams, monkeypatch):
     """To the last digits in double precision, which is the same code as single precision but for its exponential."""
@@ -125,23 +123,6 @@ def test_threads_change_nothing_in_compiled_code(set_threads, monkeypatch):
     assert sizes[1] == 35 * 5
 
 
-@torch.no_grad()
-def test_threads_change_the_output_projection_by_rounding_alone(set_threads):
-    """PyTorch adds the d products of a logit in an order of its own: each sum is within gamma_d times the sum of their
-    absolute values of the true one, gamma_d = d u / (1 - d u) (Higham 2002, section 3.1), so two are within twice that.
-    """
-    step, found = compiled_step(toy(2000, d_model=48).float()), []
-    states = torch.randn(175, 48)
-    for threads in (1, 2):
-        set_threads(threads)
-        found.append(step.score(states).double())  # a copy: the memory is used again
-    rounding = 48 * 2.0**-24
-    bound = 2 * rounding / (1 - rounding) * (states.abs().double() @ step.projection.weight.abs().double().t())
-    assert ((found[0] - found[1]).abs() <= bound).all()
-    exact = states.double() @ step.projection.weight.double().t()
-    assert ((found[0] - exact).abs() <= bound / 2).all()
-
-
 @needs_compiler
 @pytest.mark.parametrize("vocabulary", [3, 30, 64, 1000, 5003])
 def test_choose(vocabulary):
@@ -155,10 +136,6 @@ def test_choose(vocabulary):
     scores, beams, tokens = best_continuations_natively(spread, first, alone)
     assert tokens.tolist() == numbers[:, 0].topk(alone).indices.tolist()
     assert not beams.any()
-    assert (
-        best_continuations_natively(numbers.flatten(0, 1).unsqueeze(1), None, 1)[2].flatten().tolist()
-        == numbers.argmax(-1).flatten().tolist()
-    )
 
 
 @needs_compiler
@@ -193,7 +170,7 @@ def test_large_weights_without_a_matrix_product(monkeypatch):
 def test_without_it(beams, monkeypatch):
     monkeypatch.setenv("HF_MLNMT_NATIVE", "0")
     assert library(torch.float32) is None
-    assert best_continuations_natively(torch.zeros(1, 1, 3), None, 1) is None
+    assert best_continuations_natively(torch.zeros(1, 1, 3), torch.zeros(1, 1), 1) is None
     assert_equal_loops(toy(), monkeypatch, **sources((6, 1, 4)), num_beams=beams, **ENDING)
 
 
@@ -240,4 +217,3 @@ def test_a_compiler_that_fails(no_library, monkeypatch, caplog):
 def test_no_compiler(no_library, monkeypatch):
     monkeypatch.setenv("CC", "there-is-no-such-compiler")
     assert library(torch.float32) is None
-    assert best_tokens(torch.tensor([[[0.0, 2.0, 1.0]]])).tolist() == [[1]]

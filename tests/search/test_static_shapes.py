@@ -483,11 +483,6 @@ def test_an_adapter_that_is_switched_off_is_another_stage(ahead):
     assert ahead[0] is not ahead[1]
 
 
-def replaced(model):
-    part = model.model.encoder.layers[0].feed_forward.fc1
-    part.weight = torch.nn.Parameter(part.weight.detach().clone())
-
-
 def another_module(model):
     layer = model.model.decoder.layers[1]
     layer.feed_forward.fc2 = copy.deepcopy(layer.feed_forward.fc2)
@@ -498,20 +493,7 @@ def changed_in_place(model):
         model.model.encoder.layers[1].self_attn.out_proj.weight[0, 0] += 1.0
 
 
-def moved(model):
-    weight = model.model.decoder.layers[0].source_attn.kv_proj.weight
-    weight.data = weight.data.clone()
-
-
-def with_a_table_of_its_own(model):
-    model.model.encoder.positions.table = model.model.encoder.positions.table.clone()
-
-
-CHANGES = (replaced, another_module, changed_in_place, moved, with_a_table_of_its_own)
-CHANGES += (torch.nn.Module.float, lambda model: model.load_state_dict(copy.deepcopy(model.state_dict())))
-
-
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", [another_module, changed_in_place])
 def test_a_changed_model_is_another_stage(change, ahead):
     model = toy()
     for _ in range(3):

@@ -51,12 +51,13 @@ class Stepper:
         with torch.no_grad():
             self.encoded = model.get_encoder()(**batch.encoder_inputs)
 
-    def __call__(self, tokens):
+    def __call__(self, tokens, visible=None):
         with torch.no_grad():
             return self.model(
                 encoder_outputs=self.encoded,
                 attention_mask=self.mask,
                 decoder_input_ids=tokens,
+                decoder_attention_mask=visible,
                 cache=self.cache,
                 use_cache=True,
             ).logits
@@ -133,6 +134,39 @@ def test_crop(model, batch, full):
         step.cache.crop(kept - 5)
         assert step.cache.get_seq_length() == kept
         assert_same(step(batch.target[:, kept:]), full[:, kept:])
+
+
+# Systems whose decoder layers have a state beside keys and values.
+STATES = {"mlnmt_convolution", "mlnmt_recurrence"}
+STATEFUL = pytest.mark.parametrize("one", [x for x in LAST.values() if STATES & {*x.config().cache_slots()}], ids=str)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("kind", [DynamicCache, StaticCache])
+@STATEFUL
+def test_padding_of_a_prefix_leaves_no_trace(one, kind, implementation):
+    """Padded on the left and inside: what the padding holds changes nothing, with any cache."""
+    model, batch = one.model(**({"kernel_size": 4} if "-dc" in one.system else {})), Batch.draw().rows([0, 3])
+    model.set_attn_implementation(implementation)
+    visible = torch.ones_like(batch.target)
+    visible[1, :2] = visible[0, 2] = visible[1, 4] = 0
+    real, config = visible == 1, model.config.get_text_config(decoder=True)
+    sizes = [{} if kind is DynamicCache else {"max_cache_len": size} for size in (8, batch.source.shape[1])]
+    step, other = Stepper(model, batch, EncoderDecoderCache(*(kind(config=config, **size) for size in sizes))), []
+    with torch.no_grad():
+        for target in (batch.target, batch.target.where(real, 9)):
+            inputs = {**batch.encoder_inputs, "decoder_input_ids": target, "decoder_attention_mask": visible}
+            other.append(model(**inputs, use_cache=False).logits)
+    assert_same(other[1][real], other[0][real])
+    pieces = [step(target[:, :3], visible[:, :3]), *(step(target[:, [i]], visible[:, : i + 1]) for i in (3, 4, 5))]
+    assert_same(torch.cat(pieces, 1)[real], other[0][real])
+
+
+@STATEFUL
+def test_a_cache_without_states_is_refused(one, batch):
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    with pytest.raises(ValueError, match="build the cache from the model's config"):
+        one.model()(**batch.inputs, cache=cache, use_cache=True)
 
 
 @needs_reset

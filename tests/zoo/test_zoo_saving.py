@@ -1,17 +1,14 @@
-"""The contract of every model, part four: saved and loaded, with this package and, by the code beside it, without."""
+"""The contract of every model, part four: what is saved and loaded, and the code that lies beside the weights."""
 
 from __future__ import annotations
 
 import itertools
-import json
-import os
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from helpers import fresh
-from helpers.contract import RECURRENT, Batch, Member, assert_same, members_once, of_each_kind
+from helpers.contract import RECURRENT, Member, assert_same, members_once, of_each_kind
 from helpers.once import asked_for, made_once
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
@@ -145,10 +142,7 @@ def test_what_is_tied_is_what_the_weights_say(system, change, vocabularies, batc
         shared, tied = (one.weight is other.weight for one, other in itertools.pairwise(tables))
         assert shared == (told.share_encoder_decoder_embeddings and not set("ed") & set(own))
         assert tied == (told.tie_word_embeddings and "o" not in own)
-        assert (shared, tied) == (
-            loaded.config.share_encoder_decoder_embeddings,
-            loaded.config.tie_word_embeddings,
-        )
+        assert (shared, tied) == (loaded.config.share_encoder_decoder_embeddings, loaded.config.tie_word_embeddings)
         saved = load_file(folder / "model.safetensors")
         assert sum(value.numel() for value in saved.values()) == loaded.num_parameters()
 
@@ -216,38 +210,14 @@ def test_resized_vocabulary(member, batch, tmp_path, tied):
     assert_same(logits_of(AutoModelForSeq2SeqLM.from_pretrained(tmp_path), batch), after)
 
 
-# One process for all, as importing torch and transformers costs seconds.
-READER = """
-import json, sys, torch
-from transformers import AutoModelForSeq2SeqLM
-try:
-    import hf_mlnmt
-    sys.exit("hf_mlnmt is importable here: the test would prove nothing")
-except ImportError:
-    pass
-folder, inputs = sys.argv[1], torch.load(sys.argv[2], weights_only=True)
-for name in json.loads(sys.argv[3]):
-    try:
-        model = AutoModelForSeq2SeqLM.from_pretrained(f"{folder}/{name}", trust_remote_code=True).eval()
-        with torch.no_grad():
-            logits = model(**inputs["forced"]).logits
-        tokens = model.generate(**inputs["source"], num_beams=3, max_new_tokens=8, no_repeat_ngram_size=1)
-        result = {"module": type(model).__module__, "logits": logits.tolist(), "tokens": tokens.tolist()}
-    except Exception as error:
-        result = {"error": f"{type(error).__name__}: {error}"}
-    json.dump(result, open(f"{folder}/{name}/result.json", "w"))
-"""
-
-
 @pytest.fixture(scope="session")
-def read_without_the_package(request, tmp_path_factory):
-    """Members published with their code and read in a process that cannot import hf_mlnmt: folder of results."""
+def published(request, tmp_path_factory) -> Path:
+    """The folder of all members, each saved with its code; test_generate.py reads such folders without the package."""
     members = asked_for(request, "member")
-    return made_once(tmp_path_factory, "hub", lambda root: publish_and_read(root, members))
+    return made_once(tmp_path_factory, "hub", lambda root: publish(root, members))
 
 
-def publish_and_read(root: Path, published: list[Member]) -> None:
-    batch = Batch.draw()
+def publish(root: Path, published: list[Member]) -> None:
     for member in published:
         model = member.model()
         model.config.register_for_auto_class()
@@ -256,40 +226,18 @@ def publish_and_read(root: Path, published: list[Member]) -> None:
             model.save_pretrained(root / str(member))
         finally:  # the other tests save weights alone
             type(model)._auto_class = type(model.config)._auto_class = None
-    torch.save({"forced": batch.inputs, "source": batch.encoder_inputs}, root / "inputs.pt")
-    names = json.dumps([str(member) for member in published])
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"HF_HOME": str(root / "hf_home")}
-    # -I: neither the working folder nor an editable install's path; site-packages alone.
-    arguments = _BLOCKER + READER, str(root), str(root / "inputs.pt"), names
-    done = fresh.python("-I", "-c", *arguments, env=environment, cwd=root)
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
-# An editable install puts the package on the path of every process: it is hidden by name.
-_BLOCKER = "import sys; sys.modules['hf_mlnmt'] = None\n"
-
-
-def test_loads_from_hub_code_without_the_package(member, model, batch, read_without_the_package: Path):
-    result = json.loads((read_without_the_package / str(member) / "result.json").read_text())
-    assert "error" not in result, result["error"]
-    assert result["module"].startswith("transformers_modules.")
-    assert_same(torch.tensor(result["logits"], dtype=torch.float64), logits_of(model, batch), 1e-6)
-    expected = model.generate(**batch.encoder_inputs, num_beams=3, max_new_tokens=8, no_repeat_ngram_size=1)
-    assert result["tokens"] == expected.tolist()
-
-
-def test_published_folder_loads_with_the_package_and_no_remote_code(
-    member, model, batch, read_without_the_package: Path
-):
-    loaded = AutoModelForSeq2SeqLM.from_pretrained(read_without_the_package / str(member))
+def test_published_folder_loads_with_the_package_and_no_remote_code(member, model, batch, published):
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(published / str(member))
     assert type(loaded) is type(model)
     assert torch.equal(logits_of(loaded, batch), logits_of(model, batch))
 
 
-def test_published_code_imports_only_torch_and_transformers(member, read_without_the_package: Path):
+def test_published_code_imports_only_torch_and_transformers(member, published):
     allowed = {"torch", "transformers", "huggingface_hub", *sys.stdlib_module_names}
     optional = {"triton", "hf_mlnmt"}  # inside `try`: used if they are there
-    for path in (read_without_the_package / str(member)).glob("*.py"):
+    for path in (published / str(member)).glob("*.py"):
         assert set(get_imports(path)) <= allowed, path.name  # what Transformers asks a reader to install
         for line in path.read_text().splitlines():
             words = line.split()
@@ -301,9 +249,9 @@ BASELINE = {"attention", "configuration", "generation", "layers", "linear", "los
 BASELINE |= {"stack", "transformer"}
 
 
-def test_published_code_is_the_paper_and_the_baseline(member, read_without_the_package: Path):
+def test_published_code_is_the_paper_and_the_baseline(member, published):
     """Neither kernels nor searches go along: beside the baseline's files there are files of the paper's family."""
-    copied = {path.stem for path in (read_without_the_package / str(member)).glob("*.py")}
+    copied = {path.stem for path in (published / str(member)).glob("*.py")}
     assert copied >= BASELINE
     assert (copied == BASELINE) == (member.system == "transformer")
     assert not [name for name in copied if "fused" in name or "triton" in name]

@@ -19,7 +19,6 @@ from hf_mlnmt.modeling.ssru import SSRU
 from hf_mlnmt.search import transformer
 from hf_mlnmt.search.cpu.native import library
 from hf_mlnmt.search.cpu.step import ACTIVATIONS
-from hf_mlnmt.search.transformer import TransformerState
 
 # Random weights hardly ever end a sentence by themselves: the longer, the likelier </s> is made.
 ENDING = {"exponential_decay_length_penalty": (2, 1.2)}
@@ -77,18 +76,6 @@ def test_a_family_that_nobody_knows(system, batch, monkeypatch):
     call_modules(monkeypatch)
     monkeypatch.setattr(transformer, "find_family", lambda *a: None)
     test_it_finds_what_transformers_finds(system.model(), batch, monkeypatch)
-
-
-@pytest.mark.parametrize("system", KINDS)
-def test_pruned_histories(system, batch, monkeypatch):
-    """Slots that nobody looks back at are forgotten, several times."""
-    pruned = []
-    monkeypatch.setattr(transformer, "PRUNE_FROM", 10)
-    prune = TransformerState.prune
-    monkeypatch.setattr(TransformerState, "prune", lambda self: (pruned.append(self.slots), prune(self)))
-    arguments = {"num_beams": 4, "max_new_tokens": 14, "min_new_tokens": 13}
-    assert_equal_loops(LAST[system].model(), monkeypatch, **batch.encoder_inputs, **arguments)
-    assert (len(pruned) > 1) == (system not in RECURRENT)  # whose state has one size, whatever the length
 
 
 def test_the_reason_for_the_slow_loop_is_told(batch, monkeypatch, caplog):

@@ -157,13 +157,13 @@ class NativeUnits:
 
 
 def best_continuations_natively(
-    logits: Tensor, running: Tensor | None, count: int, normalized: bool = False
+    logits: Tensor, running: Tensor, count: int, normalized: bool = False
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Finds the `count` best of running + log_softmax(logits): scores, beams, tokens (sentences, count), best first.
 
     Args:
         logits: (sentences, beams, vocabulary), float32; normalized: they are log P already.
-        running: (sentences, beams), float32; None: finds the largest logits instead, and the scores mean nothing.
+        running: (sentences, beams), float32.
 
     Returns None where compiled code is missing, or does not support the tensors' type, device or layout.
     """
@@ -174,9 +174,9 @@ def best_continuations_natively(
     scores = logits.new_empty(sentences, count)
     beams, tokens = torch.empty(2, sentences, count, dtype=torch.long).unbind()
     where = logits.data_ptr(), logits.stride(0), logits.stride(1), sentences, width, vocabulary
-    running = None if running is None else running.contiguous()
+    running = running.contiguous()
     best = scores.data_ptr(), beams.data_ptr(), tokens.data_ptr()
-    functions.choose(*where, pointer(running), normalized, count, *best, torch.get_num_threads())
+    functions.choose(*where, running.data_ptr(), normalized, count, *best, torch.get_num_threads())
     return scores, beams, tokens
 
 

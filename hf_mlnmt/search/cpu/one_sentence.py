@@ -42,7 +42,6 @@ from hf_mlnmt.search.hypotheses import IMPOSSIBLE, length_penalties, read_off, s
 from hf_mlnmt.search.known import known, what_is_around
 from hf_mlnmt.search.rules import Change, Rules
 from hf_mlnmt.search.strategies import BeamSearch, Greedy, SearchStrategy
-from hf_mlnmt.search.transformer import PRUNE_FROM
 
 KNOWN = (Greedy, BeamSearch)  # search strategies that search.c has
 LATE, EARLY, NEVER = range(3)  # early_stopping False, True and "never", as in search.c
@@ -190,7 +189,7 @@ class OneSentence:
         for name in ("ends", "forced", "forbidden", "until", "length_penalties"):
             setattr(search, name, getattr(wanted, name).data_ptr())
         search.count_ends, search.count_forbidden = len(wanted.ends), len(wanted.forbidden)
-        search.step, search.used, search.next_pruning = 0, 0, PRUNE_FROM
+        search.step, search.used = 0, 0
         units = [unit for unit in self.units if unit.kind == STATE]
         rows = torch.zeros(len(units), 2, width, self.d_model, **NUMBERS)
         for unit, (now, then) in zip(units, rows):

@@ -596,8 +596,8 @@ static void normalize(long vocabulary, const float *row, float *largest, float *
 }
 
 /* The `count` best of running[beam] + log softmax(logits)[beam, token] for each sentence, the best first; `normalized`:
- * logits are log P already; no `running`: the tokens with the largest logits. logits: float, `vocabulary` numbers of a
- * beam at sentence * of_sentence + beam * of_beam; running (sentences, width); the others (sentences, count). */
+ * logits are log P already. logits: float, `vocabulary` numbers of a beam at sentence * of_sentence + beam * of_beam;
+ * running (sentences, width); the others (sentences, count). */
 void choose(const float *logits, long of_sentence, long of_beam, long sentences, long width, long vocabulary,
             const float *running, long normalized, long count, float *scores, long *beams, long *tokens, long threads)
 {
@@ -609,11 +609,10 @@ void choose(const float *logits, long of_sentence, long of_beam, long sentences,
         }
         for (long b = 0; b < width; b++) {
             const float *row = logits + s * of_sentence + b * of_beam;
-            float largest = 0, log_sum = 0, start = 0;
-            if (running && !normalized) normalize(vocabulary, row, &largest, &log_sum);
-            if (running) start = running[s * width + b];
-            insert_row(vocabulary, row, largest, log_sum, start, b, count, scores + s * count, beams + s * count,
-                       tokens + s * count);
+            float largest = 0, log_sum = 0;
+            if (!normalized) normalize(vocabulary, row, &largest, &log_sum);
+            insert_row(vocabulary, row, largest, log_sum, running[s * width + b], b, count, scores + s * count,
+                       beams + s * count, tokens + s * count);
         }
     }
 }
@@ -646,7 +645,7 @@ typedef struct {
     long count_ends, count_forbidden;
     const float *length_penalties;           /* length^penalty of each length, 0 .. longest */
     /* the state; capacity: slots of the caches, looks: length of a row of `sees` */
-    long step, used, capacity, next_pruning, looks;
+    long step, used, capacity, looks;
     float *running, *scores;                 /* (beams), (candidates) */
     long *tokens, *parents, *places;         /* (beams), (candidates) twice */
     long *table;                             /* (longest, 2, beams): tokens and parents of each step */
@@ -705,37 +704,6 @@ void encode(Stack *encoder, const long *tokens, long length, long d_model, real 
     embed(encoder, length, tokens, 0, 1, d_model, states);
     run_stack(encoder, &task, states);
     for (long u = 0; u < count; u++) sublayer(sources + u, &task, states, 0, 1);
-}
-
-/* Removes the slots that are in no beam's history, where these are at least a quarter. */
-static void prune(Search *s)
-{
-    long kept = 0, slots = s->used, size;
-    for (long j = 0; j < slots; j++) {
-        unsigned char seen = 0;
-        for (long b = 0; b < s->beams; b++) seen |= s->sees[b * s->looks + j];
-        kept += seen;
-    }
-    s->next_pruning = 3 * kept / 2 > 64 ? 3 * kept / 2 : 64;
-    if (4 * kept > 3 * slots) return;
-    s->used = 0;
-    for (long j = 0; j < slots; j++) {
-        unsigned char seen = 0;
-        for (long b = 0; b < s->beams; b++) seen |= s->sees[b * s->looks + j];
-        if (!seen) continue;
-        long to = s->used++;
-        for (long b = 0; b < s->beams; b++) s->sees[b * s->looks + to] = s->sees[b * s->looks + j];
-        for (long u = 0; u < s->decoder.count; u++) {
-            Unit *unit = s->decoder.units + u;
-            if (unit->kind != SELF_ATTENTION) continue;
-            size = s->d_model / unit->heads;
-            for (long i = 0; i < s->d_model; i++) unit->keys[i * s->capacity + to] = unit->keys[i * s->capacity + j];
-            for (long h = 0; h < unit->heads; h++) {
-                real *values = unit->values + h * s->capacity * size;
-                memmove(values + to * size, values + j * size, size * sizeof(real));
-            }
-        }
-    }
 }
 
 /* Reads a token of each of `rows` beams into a new slot, and computes the logits of the next tokens. */
@@ -857,7 +825,6 @@ long search(Search *s)
 {
     for (;;) {
         long rows = s->step ? s->beams : 1, ended;
-        if (s->step && s->used >= s->next_pruning) prune(s);
         if (padded(s->used + rows, SLOTS) > s->capacity) return 1;
         read_tokens(s, rows);
         choose_next(s, rows);

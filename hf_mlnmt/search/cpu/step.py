@@ -18,20 +18,18 @@ from hf_mlnmt.common.matmul_backends import kept, packed, takes_few
 from hf_mlnmt.modeling.aggregation import AggregationDecoderLayer, AggregationForConditionalGeneration
 from hf_mlnmt.modeling.attention import CrossAttention, SelfAttention
 from hf_mlnmt.modeling.bridge import BridgeForConditionalGeneration, BridgeModel
-from hf_mlnmt.modeling.dual_context import DualContextForConditionalGeneration
 from hf_mlnmt.modeling.extended_cross_attention import (
     ExtendedCrossAttentionForConditionalGeneration,
     ExtendedDecoder,
     ExtendedDecoderLayer,
 )
 from hf_mlnmt.modeling.layers import DecoderLayer, FeedForward
-from hf_mlnmt.modeling.multi_layer_attention import MultiLayerAttentionForConditionalGeneration
 from hf_mlnmt.modeling.multi_level_supervision import (
     FusionDecoderLayer,
     MultiLevelSupervisionForConditionalGeneration,
     MultiLevelSupervisionModel,
 )
-from hf_mlnmt.modeling.ssru import SSRU, SSRUForConditionalGeneration
+from hf_mlnmt.modeling.ssru import SSRU
 from hf_mlnmt.modeling.transformer import Decoder, TransformerForConditionalGeneration, TransformerModel
 from hf_mlnmt.search.cache import BeamRecurrentCacheLayer
 from hf_mlnmt.search.cpu.int8 import Int8Linear, compiled
@@ -74,16 +72,13 @@ class Family(NamedTuple):
     sources: Callable[[Any, Any], list[tuple[Any, Tensor]]] = sources_of_decoder
 
 
-# The family of a class, also of its subclasses that have no entry of their own.
+# The family of a class, also of its subclasses that have no entry of their own (dual_context.py, ssru.py ...).
 FAMILIES: dict[type, Family] = {
     TransformerForConditionalGeneration: Family(),
     AggregationForConditionalGeneration: Family((AggregationDecoderLayer,), sources_of_aggregation),
     BridgeForConditionalGeneration: Family((BridgeForConditionalGeneration, BridgeModel)),
-    DualContextForConditionalGeneration: Family(),
     ExtendedCrossAttentionForConditionalGeneration: Family((ExtendedDecoder, ExtendedDecoderLayer)),
-    MultiLayerAttentionForConditionalGeneration: Family(),
     MultiLevelSupervisionForConditionalGeneration: Family((MultiLevelSupervisionModel, FusionDecoderLayer)),
-    SSRUForConditionalGeneration: Family(),
 }
 
 

@@ -15,7 +15,7 @@ Triton is optional: without it this file still imports, and `AVAILABLE` is False
 """
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -233,22 +233,9 @@ def _beams_kernel(
     tl.store(origins + mine, sentence * width + chosen // vocabulary, mask=real)
 
 
-class Read(NamedTuple):
-    """The results of `_read_kernel`: highest, totals (rows, parts), keys (rows, parts, count), and the number of parts.
-
-    forced: the tensor `forced` of the table of changes.
-    """
-
-    forced: Tensor
-    highest: Tensor
-    totals: Tensor
-    keys: Tensor
-    parts: int
-
-
-def read(stage: Any, scores: Tensor) -> Read:
-    """Runs `_read_kernel` on scores (sentences, 1 or width, vocabulary): each part's best and sum of exponentials."""
-    logits, count = scores.flatten(0, 1), stage.count
+def choose_beams(stage: Any, scores: Tensor) -> None:
+    """Computes `Stage.choose_beams` for scores (sentences, 1 or width, vocabulary) by the two kernels."""
+    (sentences, width), count, found, logits = stage.tokens.shape, stage.count, stage.found, scores.flatten(0, 1)
     rows, vocabulary = logits.shape
     stride = logits.stride(0) if rows > 1 else scores.stride(0)  # for one row `flatten` sets any stride
     tiles = -(-vocabulary // TILE)
@@ -263,18 +250,12 @@ def read(stage: Any, scores: Tensor) -> Read:
         logits, stride, readable(logits, stride), *changes, stage.clock.step, highest, totals, keys, vocabulary, tiles,
         chunk, bool(stage.processors), not stage.normalized, count, power_of_2(count), TILE,
     )  # fmt: skip
-    return Read(changes[2], highest, totals, keys, parts)
-
-
-def choose_beams(stage: Any, scores: Tensor) -> None:
-    """Computes `Stage.choose_beams` for scores (sentences, 1 or width, vocabulary) by the two kernels."""
-    (sentences, width), count, found = stage.tokens.shape, stage.count, stage.found
-    done, lanes = read(stage, scores), power_of_2(width)
+    lanes = power_of_2(width)
     _beams_kernel[(sentences,)](
-        done.keys, done.highest, done.totals, done.forced, found.running, found.best, found.last, found.open,
-        stage.is_end, stage.final, stage.length_penalties, stage.clock.step, stage.clock.first_candidate, stage.table,
-        stage.tokens, stage.origins, stage.vocabulary, done.parts, scores.shape[1], width, count, lanes,
-        power_of_2(count), ENTRIES // lanes, bool(stage.processors), stage.normalized, found.early, num_warps=WARPS,
+        keys, highest, totals, changes[2], found.running, found.best, found.last, found.open, stage.is_end,
+        stage.final, stage.length_penalties, stage.clock.step, stage.clock.first_candidate, stage.table, stage.tokens,
+        stage.origins, stage.vocabulary, parts, scores.shape[1], width, count, lanes, power_of_2(count),
+        ENTRIES // lanes, bool(stage.processors), stage.normalized, found.early, num_warps=WARPS,
     )  # fmt: skip
 
 
