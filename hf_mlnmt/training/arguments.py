@@ -36,7 +36,7 @@ from hf_mlnmt.common.keys import variable
 from hf_mlnmt.common.model_folder import token_ids
 from hf_mlnmt.recipe.schema import LearningRate, Recipe, ScheduleName
 
-_REFUSED = ("fsdp", "fsdp_config", "deepspeed", "parallelism_config", "torch_compile")
+_REFUSED = ("fsdp", "fsdp_config", "deepspeed", "parallelism_config", "torch_compile", "save_only_model", "push_to_hub")
 _LAUNCHED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
 
 

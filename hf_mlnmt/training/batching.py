@@ -19,7 +19,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -194,16 +194,8 @@ class TokenBatchSampler(Sampler[list[int]]):
         choose: Callable[[int], Indices | None] | None = None,
         group: int | None = None,
     ) -> None:
-        if side not in get_args(Side):
-            raise UserError(f"batch side '{side}' is unknown: use one of {', '.join(get_args(Side))}.")
-        if tokens < 1 or (max_sentences is not None and max_sentences < 1):
-            raise UserError("a batch must have room for at least 1 token and 1 sentence.")
-        if buckets is not None and buckets < 1:
-            raise UserError(f"buckets={buckets}: batches have at least 1 shape; None leaves them as they come.")
         given = (np.asarray(each) if isinstance(each, Sequence) else each for each in (source_lengths, target_lengths))
         source, target = (each if each.dtype == np.int32 else np.asarray(each, np.int64) for each in given)
-        if len(source) != len(target):
-            raise UserError(f"{len(source)} source lengths but {len(target)} target lengths: the data set is broken.")
         self.source, self.target, self.side = source, target, side
         self.tokens, self.max_sentences, self.noise = tokens, max_sentences or max(1, len(source)), noise
         self.seed, self.world_size, self.rank, self.accumulation = seed, world_size, rank, accumulation
@@ -246,8 +238,7 @@ class TokenBatchSampler(Sampler[list[int]]):
     def _batches(self, epoch: int, window: int) -> list[np.ndarray]:
         order, bounds = self._arrange(epoch, window)
         batches = [order[start:end] for start, end in itertools.pairwise(bounds)]
-        shuffled = self._draws(epoch, window, 1).permutation(len(batches))
-        return [batches[i] for i in shuffled]
+        return [batches[i] for i in self._draws(epoch, window, 1).permutation(len(batches))]
 
     def following(self, first: int) -> list[list[int]]:
         """Returns the next batch of each process, from batch `first` on, counted over all epochs and processes."""

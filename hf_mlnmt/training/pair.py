@@ -167,15 +167,10 @@ def _asking(asked: TwoFiles, data: Path) -> dict[str, Any]:
             "which needs a model of the other one."
         )
     files = [*asked.pair, *(asked.dev or ()), *([asked.text] if asked.text else [])]
+    names = ("pair", "languages", "dev", "text", "init_from", "student", "teachers", "reverse")
+    told = {name: getattr(asked, name) for name in names}
     return {
-        "pair": list(asked.pair),
-        "languages": list(asked.languages),
-        "dev": list(asked.dev) if asked.dev else None,
-        "text": asked.text,
-        "init_from": asked.init_from,
-        "student": asked.student,
-        "teachers": list(asked.teachers),
-        "reverse": asked.reverse,
+        **{name: list(value) if isinstance(value, list | tuple) else value for name, value in told.items()},
         "checksums": {
             str(path): size_and_crc(data / path)
             for name in files
