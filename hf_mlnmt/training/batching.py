@@ -7,9 +7,8 @@ fits in. Sentences too few to fill a batch move to the next bucket that they fit
 with empty rows. 64 buckets pad 3 % of captions and 7 % of news, 128 pad 5 % of news (tests/training/test_buckets.py).
 tasks.py pads a batch to its bucket, captured.py runs each shape as a graph.
 
-An epoch of two million sentences or more is not sorted as a whole: it is cut into windows of a million, drawn by a
-permutation of which only a window's part is computed at a time, so that a training starts as fast with many windows as
-with one. A smaller epoch is one window.
+An epoch of two million sentences or more is cut into windows of a million, drawn by a permutation of which only a
+window's part is computed at a time, so that a training starts as fast with many windows as with one.
 """
 
 from __future__ import annotations
@@ -167,15 +166,14 @@ class TokenBatchSampler(Sampler[list[int]]):
 
     Args:
         source_lengths, target_lengths: subwords per sentence, end-of-sentence symbol included.
-        tokens: sentences times longest sentence of a batch; a sentence longer than this is a batch of its own.
-        side: which side's tokens are counted; "both" counts the longer of the two.
-        accumulation: batches per optimizer step and process; the number of batches per process is a multiple of it.
+        tokens: of a batch, padding included; a sentence longer than this is a batch of its own.
+        side: whose tokens are counted; "both" counts the longer of the two.
+        accumulation: batches per optimizer step and process.
         group: batches of all processes in an optimizer step when the training began; an epoch's number of batches is a
             multiple of it; None: world_size * accumulation.
         buckets: most shapes of batches (`Buckets`); None: each batch has the lengths of its longest sentences.
         noise: most tokens that noise adds to the difference of the sides; more mixes more and pads more.
-        choose: epoch -> indices that make up this epoch (mixtures of corpora), of nearly equal total length in every
-            epoch. Without it, or when it gives None: all of them, once each.
+        choose: epoch -> indices of the sentences of this epoch, of nearly equal total length in each; None: all, once.
     """
 
     def __init__(

@@ -36,15 +36,13 @@ class DevSet:
     """A development set: what is scored during training, and how.
 
     Args:
-        dataset: examples as in training, with source_lengths and target_lengths.
+        dataset: examples as in training, with source_lengths.
         references, sources: raw text, one per sentence; sources for metrics that read them.
-        decode: token ids of many sentences -> texts (special tokens skipped, processing undone).
-        metrics: functions of (outputs, references, sources), see `metric`; none: only the loss, no translation.
+        decode: token ids of many sentences -> texts. metrics: see `metric`; none: only the loss, no translation.
         batch_tokens: source tokens per batch, padding included.
         max_length: no output is longer than this, nor than twice the source plus 10.
         objective: whose loss is measured; None: translation, without smoothing. Its `items` must be one number.
-        languages: {"source": "en", "target": "de"}, between which a model of several languages translates.
-        told: arguments of generate() by which the model is told the languages.
+        languages: {"source": "en", "target": "de"}, of a model of several; told: arguments of generate() that say them.
     """
 
     dataset: Any

@@ -5,8 +5,8 @@ With `init_from` a trained model is fine-tuned, with its own tokenizer and shape
 small model on what larger ones translate (students.py).
 
 The run's folder has pair/: <name>.yaml, the recipe, to copy and change; asked.json, what it was chosen for; dev.*, the
-pairs that were held out; train.* and text.*, what is left without sentences of the development set, where there were
-such. The same request, made again, reads nothing again. recipe/sizes.py makes the choices.
+pairs that were held out; train.* and text.*, what is left without sentences of the development set. The same request,
+made again, reads nothing again. recipe/sizes.py makes the choices.
 """
 
 from __future__ import annotations

@@ -41,10 +41,8 @@ HEADS = "objective_heads"  # module of a model in training that holds the object
 class Task:
     """A training set with an objective and a share of the batches.
 
-    Args:
-        share: of the batches, in relation to the other tasks' shares; 0 leaves the task out.
-        name: letters, digits and single '-': names the task in logs, and its objective's head in the model.
-        languages: for people to read: {"source": "en", "target": "de"}, or {"text": "de"}.
+    share: of the batches, in relation to the other tasks' shares; 0 leaves the task out. name: letters, digits and
+    single '-'. languages: for people to read: {"source": "en", "target": "de"}, or {"text": "de"}.
     """
 
     data: TrainingSet = field(repr=False)

@@ -232,19 +232,17 @@ class TranslationTrainer(Seq2SeqTrainer):
     """A trainer of one task, or of several in turn (see tasks.py), on batches of a number of tokens.
 
     Differs from Seq2SeqTrainer in this: the loss is the objective's, a sum over target tokens divided by the target
-    tokens that its task has in the whole optimizer step (accumulated batches and all processes); where a step has
-    batches of several tasks, their losses are added up; a parameter that no task of a step uses is not updated by it;
-    batches hold a number of tokens, not of sentences; `evaluate` translates and scores `DevSet`s without touching the
-    model's generation_config; checkpoints are written aside, checked by checksums, and kept by step (the last
-    `save_total_limit` scheduled ones, the best one and the newest); a loss that is not a number stops the training.
+    tokens that its task has in the whole optimizer step (accumulated batches and all processes); losses of several
+    tasks in a step are added up; a parameter that no task of a step uses is not updated; batches hold a number of
+    tokens; `evaluate` translates and scores `DevSet`s; checkpoints are written aside, checked by checksums, and kept by
+    step (the last `save_total_limit` scheduled ones, the best, the newest); a loss that is not a number stops training.
 
     Args:
         model, args: as in Trainer. With several tasks and processes args.ddp_find_unused_parameters is on, unless set.
         tasks: what to train: a `Task`, or several. UserError where they or the model do not go together.
         batches: their size, as in a recipe; how many are in a step, args.gradient_accumulation_steps says.
         schedule: learning-rate schedule; None takes args.lr_scheduler_type.
-        dev_sets: what `evaluate` measures, translates and scores, the most important first; without any, evaluation
-            is left to Seq2SeqTrainer.
+        dev_sets: what `evaluate` measures, translates and scores, the most important first.
         save_extras: called with the folder of each saved model (to put tokenizers beside it).
     """
 
