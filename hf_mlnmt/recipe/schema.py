@@ -233,7 +233,7 @@ class Fuse(Section):
     language_model: Models = key(REQUIRED, "The language model, or several.")
     alpha: float = key(1.0, "The scale of the translation models.")
     beta: float = key(0.1, "The scale of the language models.")
-    normalization: Literal["symbol", "sequence"] = key("sequence", "symbol: renormalises each symbol; sequence: none")
+    normalization: Literal["symbol", "sequence"] = key("sequence", "symbol: renormalises each symbol; sequence: none.")
     translation_weights: list[float] | None = key(None, "A weight for each translation model; unless told, equal ones.")
     language_weights: list[float] | None = key(None, "A weight for each language model; unless told, equal ones.")
 
