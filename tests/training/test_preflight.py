@@ -63,7 +63,7 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("evaluation.metrics=[bleu, nonesuch]", "evaluation.metrics: .*nonesuch"),
         ("logging.trackers=[nonesuch]", "logging.trackers.*nonesuch"),
         ("logging.trackers=[wandb]", "logging.trackers: .*wandb"),
-        ("data.test={../../evil: {path: a.tsv}}", "data.test...*: expected a name that files can have: .*, not '../../evil'"),
+        ("data.test={../../evil: {path: a.tsv}}", "data.test...*: expected a name that files can have: .*evil"),
         ("languages.target=../de", "languages.target: expected a language's code"),
         ("data.test.new.files={source: test.en, target: nowhere.de}", "data.test.new: .*nowhere.de: no such file"),
         ("data.train={path: nowhere.tsv}", "nowhere.tsv: no such file.*--data, now .*/data; .*docs/install"),
