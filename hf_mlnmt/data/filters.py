@@ -1,7 +1,6 @@
 """Filters for pairs and for text of one language: length, ratio, duplicates, empty sides; counted and reported.
 
-Also what two texts have in common: sentences of sets that are scored in a training corpus (`HeldOut`, `Overlap`), and
-words (`word_overlap`).
+Also counts the pairs of scored sets that a training corpus holds (`Overlap`), and leaves them out (`HeldOut`).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain, compress, islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import write_text
 from hf_mlnmt.common.keys import Section, key
 from hf_mlnmt.common.table import Number, Table
-from hf_mlnmt.data.words import terms, words
+from hf_mlnmt.data.words import words
 
 Pair = tuple[str, str]
 Item = TypeVar("Item", Pair, str)
@@ -257,22 +256,6 @@ class Overlap:
 def _letters(text: str) -> bytes:
     """Returns the ASCII letters and digits of a text in small letters: equal where `plain` is, and ten times faster."""
     return text.lower().encode("ascii", "ignore").translate(None, _NO_LETTERS)
-
-
-class SharedWords(NamedTuple):
-    """`share` of the running words of one text that another one has too, and the most frequent of these words."""
-
-    share: float
-    words: tuple[str, ...]
-
-
-def word_overlap(texts: Iterable[str], others: Iterable[str], examples: int = 5) -> SharedWords:
-    """Returns which words (`words.terms`, in lower case) of texts also occur in others."""
-    counts = Counter(word for text in texts for word in terms(text.lower(), digits=False))
-    known = {word for text in others for word in terms(text.lower(), digits=False)}
-    shared = {word: count for word, count in counts.items() if word in known}
-    most = sorted(shared, key=lambda word: (-shared[word], word))[:examples]
-    return SharedWords(sum(shared.values()) / max(1, counts.total()), tuple(most))
 
 
 def texts_of(item: Item) -> tuple[str, ...]:

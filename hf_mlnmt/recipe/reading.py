@@ -5,10 +5,6 @@ few keys differ from a setup's base.yaml, that lists them under `variants`, name
 Sections are merged with the other recipe's key by key; all other values, lists and corpora too, replace the other's.
 `null` removes a value that may be missing: `budget: {steps: null, epochs: 3}`. A model with fuse, add_to or record
 replaces the other recipe's as a whole; `model: null` removes that, `settings: null` its settings.
-
-`reverse: true` turns a recipe from en to de into the one from de to en.
-
-`directions:` is short for a task for each pair of languages, with its own test sets (docs/multilingual.md).
 """
 
 from __future__ import annotations
@@ -103,9 +99,8 @@ def project_recipe(name: str | Path) -> Path | None:
 def find_recipe(name: str | Path, system: str | None = None) -> tuple[Path, list[str]]:
     """Returns the recipe of `hf-mlnmt train <name> --system <system>`, and the settings that it is read with.
 
-    Args:
-        name: a recipe's file, a folder with a base.yaml, or one of this project's setups.
-        system: the setup's own recipe or variant of that name where there is one, else a system of the zoo.
+    name: a recipe's file, a folder with a base.yaml, or one of this project's setups. system: the setup's own recipe or
+    variant of that name where there is one, else a system of the zoo.
     """
     path = next((place for place in (Path(name), Path(name) / BASE) if is_recipe(place)), None) or project_recipe(name)
     if path is None:
@@ -199,10 +194,11 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
         text = path.read_text(encoding="utf-8")
         tree = yaml.compose(text, Loader=YAMLLoader)
         content = parse_yaml(text)
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file. Recipes are in the folder training/.") from error
-    except IsADirectoryError as error:
-        raise UserError(f"{path}: is a folder; a recipe is a YAML file.") from error
+    except (FileNotFoundError, IsADirectoryError) as error:
+        what = "is a folder" if path.is_dir() else "no such file"
+        raise UserError(
+            f"{path}: {what}. A recipe is a YAML file; the project's are in the folder training/."
+        ) from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start}).") from error
     except yaml.YAMLError as error:
@@ -426,5 +422,5 @@ def _pair(name: str, directions: Directions, where: str) -> tuple[str, str]:
     return source, target
 
 
-def _files(pattern: str, source: str, target: str) -> dict[str, Any]:
-    return {"files": {"source": pattern.replace(PLACE, source), "target": pattern.replace(PLACE, target)}}
+def _files(pattern: str, *sides: str) -> dict[str, Any]:
+    return {"files": {side: pattern.replace(PLACE, language) for side, language in zip(_SIDES, sides)}}

@@ -1,9 +1,8 @@
 """The keys of a recipe, each once: its type, range, choices and default, and what it means.
 
 A section is a dataclass that pydantic reads (hf_mlnmt/common/keys.py), and a key is a field of it, written as
-`name: type = key(default, "help")`. checks.py has the rules between keys, and studies/keys_page.py makes
-docs/recipes.md and the JSON schema of editors. Keys of corpora, filters and text processing are written in the same way
-in the dataclasses of hf_mlnmt/data that `_keys_of` names.
+`name: type = key(default, "help")`. checks.py has the rules between keys. studies/keys_page.py makes docs/recipes.md
+and the JSON schema of editors, also of keys in the dataclasses of hf_mlnmt/data that `_keys_of` names.
 """
 
 from __future__ import annotations
@@ -36,11 +35,13 @@ LANGUAGE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*")
 # With an owner alone: a name without one, such as "data", may be that of a local folder.
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 MAIN_DEV = "dev"  # the name of the development set data.dev
+TASK_KEY = re.compile(f"(?!{MAIN_DEV}$){TASK_NAME.pattern}")
 
-# Types of values. Upper ends are far beyond any use: a number above them is a slip of the hand, and would fill the
-# memory or the disk.
+# Types of values. Numbers above the upper ends are slips of the hand, and would fill the memory or the disk.
 
 Share = Annotated[float, Range(0, 1, below=True)]
+Positive = Annotated[float, Range(0, 10**6, above=True)]
+Temperature = Annotated[float, Range(0.1, 1000)]
 Factor = Annotated[float, Range(0, 1, above=True)]
 Count = Annotated[int, Range(0, 10**9, above=True)]
 Million = Annotated[int, Range(0, 10**6, above=True)]
@@ -49,34 +50,15 @@ Hundred = Annotated[int, Range(0, 100, above=True)]
 Subwords = Annotated[int, Range(0, 100_000, above=True)]
 
 
-def _language(code: str) -> str:
-    if not LANGUAGE.fullmatch(code):
-        raise UserError(f"expected a language's code, such as de or pt-BR, not {code!r}.")
-    return code
+def _matches(pattern: re.Pattern[str], expected: str) -> AfterValidator:
+    """Returns a validator of text that the whole pattern matches; `expected` says in its message what is."""
 
+    def check(text: str) -> str:
+        if not pattern.fullmatch(text):
+            raise UserError(f"expected {expected}, not {text!r}.")
+        return text
 
-def _hub_name(name: str) -> str:
-    if not HUB_NAME.fullmatch(name):
-        raise UserError(f"expected a name of the Hub, owner/name, not {name!r}.")
-    return name
-
-
-def _name_of_files(name: str) -> str:
-    if not FILE_NAME.fullmatch(name):
-        raise UserError(
-            f"the name {name!r} is that of files too: letters, digits and _ . + - are expected, a letter or digit "
-            "first, 100 characters at most. The files of a test set are named under it."
-        )
-    return name
-
-
-def _name_of_task(name: str) -> str:
-    if not TASK_NAME.fullmatch(name) or name == MAIN_DEV:
-        raise UserError(
-            f"a task's name has letters, digits and single '-' between them, as en-de; and '{MAIN_DEV}' is the name "
-            "of data.dev."
-        )
-    return name
+    return AfterValidator(check)
 
 
 def _placeholders(placeholders: dict[str, str]) -> dict[str, str]:
@@ -125,8 +107,12 @@ def _limits(ranges: Mapping[str, Range]) -> WithJsonSchema:
     return WithJsonSchema({"type": "object", "properties": numbers})
 
 
-Language = Annotated[str, AfterValidator(_language)]
-HubName = Annotated[str, AfterValidator(_hub_name)]
+Language = Annotated[str, _matches(LANGUAGE, "a language's code, such as de or pt-BR")]
+HubName = Annotated[str, _matches(HUB_NAME, "a name of the Hub, owner/name")]
+TestName = Annotated[str, _matches(FILE_NAME, "a name that files can have: up to 100 letters, digits and _ . + -")]
+TaskName = Annotated[
+    str, _matches(TASK_KEY, "a task's name: letters, digits, single '-', and not 'dev', which is data.dev")
+]
 # A corpus of pairs, or for objectives that read text a corpus of text.
 Corpus = Annotated[dict[str, Any], _keys_of("hf_mlnmt.data.corpus:CorpusSpec", "hf_mlnmt.data.corpus:TextSpec")]
 Corpora = Annotated[list[Corpus], Field(min_length=1)]
@@ -160,8 +146,7 @@ SAID_BY_KEYS = {
     "logging.trackers": "report_to",
 }
 
-# The licences that the Hub takes in a card's metadata; it refuses others. Source:
-# https://huggingface.co/docs/hub/repositories-licenses. New ones may come: a name that is not here is warned of.
+# Licences that the Hub takes in a card's metadata, by https://huggingface.co/docs/hub/repositories-licenses.
 _LICENCES = """
 apache-2.0 mit openrail bigscience-openrail-m creativeml-openrail-m bigscience-bloom-rail-1.0 bigcode-openrail-m
 afl-3.0 artistic-2.0 bsl-1.0 bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear c-uda cc cc0-1.0 cc-by-2.0 cc-by-2.5
@@ -174,8 +159,6 @@ fair-noncommercial-research-license llama2 llama3 llama3.1 llama3.2 llama3.3 lla
 unknown other
 """
 LICENCES = frozenset(_LICENCES.split())
-
-# The sections
 
 
 @dataclass
@@ -192,18 +175,14 @@ class Data(Section):
 
     train: Corpus | Corpora | None = key(None, "The training corpus, or a list of them; or use tasks.")
     dev: Corpus | None = key(None, "The development set, a corpus.")
-    test: dict[Annotated[str, AfterValidator(_name_of_files)], Corpus] = key({}, "The test sets: name -> corpus.")
+    test: dict[TestName, Corpus] = key({}, "The test sets: name -> corpus.")
     filters: Filter = key({}, "What is dropped from the training corpora.")
     drop_test_pairs: bool = key(
-        False, "Drop training pairs with a side that, but for case and punctuation, is in a development or test set."
+        False, "Drop pairs with a side that a dev or test set holds, but for case and punctuation."
     )
-    processes: Thousand | None = key(
-        None, "Processes that encode the corpora, to the same bytes; unless told, one for each core."
-    )
+    processes: Thousand | None = key(None, "Processes that encode the corpora; unless told, one for each core.")
     max_length: Subwords = key(256, "Training pairs with more subwords on a side are dropped, and counted.")
-    temperature: Annotated[float, Range(0.1, 1000)] | None = key(
-        None, "Corpora are drawn with a probability ~ size ** (1 / temperature)."
-    )
+    temperature: Temperature | None = key(None, "Corpora are drawn with a probability ~ size ** (1 / temperature).")
     placeholders: Annotated[dict[str, str], AfterValidator(_placeholders)] = key(
         {},
         "Tokens for parts that are kept, as {<number>: number, <code>: '[A-Z]+-[0-9]+'}: url, email, number, tag, "
@@ -229,12 +208,8 @@ class Directions(Section):
     train: str = key(REQUIRED, "The training file of a language: line i translates line i of every other.")
     dev: str | None = key(None, "The development file of a language; unless told data.dev alone is measured.")
     test: dict[str, str] = key({}, "The test sets: name -> the file of a language.")
-    pairs: str | list[str] = key(
-        "all", "Which are trained: all, to-X, from-X or with-X of a language X, or a list as [de-en]."
-    )
-    leave_out: list[str] = key(
-        [], "Pairs that are not trained, in both directions, and tested all the same (zero-shot)."
-    )
+    pairs: str | list[str] = key("all", "Trained pairs: all, to-X, from-X or with-X of a language, or a list: [de-en].")
+    leave_out: list[str] = key([], "Pairs that are tested but not trained, in both directions (zero-shot).")
     copies: bool = key(False, "Also train each language into itself, on the same files.")
     shares: dict[str, float] = key({}, "Shares of single tasks, as {de-en: 2}; the others' are 1.")
 
@@ -243,13 +218,9 @@ class Directions(Section):
 class TaskSection(Section):
     """A task: an objective, its corpora and its share of the batches."""
 
-    data: Corpus | Corpora = key(
-        REQUIRED, "Corpora as in data.train; for an objective that reads text, corpora of text."
-    )
+    data: Corpus | Corpora = key(REQUIRED, "Corpora as in data.train; of text for an objective that reads text.")
     objective: Objective = key("translation", "The objective: a name, or {name: ..., setting: ...}.")
-    share: Annotated[float, Range(0)] = key(
-        1.0, "Its share of the batches in relation to the other tasks' shares; 0 leaves the task out."
-    )
+    share: Annotated[float, Range(0)] = key(1.0, "Its share of the batches, relative to other tasks'; 0 leaves it out.")
     languages: Languages | None = key(None, "The languages of its corpora; unless told, the recipe's.")
     dev: Corpus | None = key(None, "A development set of its own.")
 
@@ -262,9 +233,7 @@ class Fuse(Section):
     language_model: Models = key(REQUIRED, "The language model, or several.")
     alpha: float = key(1.0, "The scale of the translation models.")
     beta: float = key(0.1, "The scale of the language models.")
-    normalization: Literal["symbol", "sequence"] = key(
-        "sequence", "Whether each symbol's product is renormalised, or none."
-    )
+    normalization: Literal["symbol", "sequence"] = key("sequence", "symbol: renormalises each symbol; sequence: none.")
     translation_weights: list[float] | None = key(None, "A weight for each translation model; unless told, equal ones.")
     language_weights: list[float] | None = key(None, "A weight for each language model; unless told, equal ones.")
 
@@ -283,25 +252,19 @@ class Model(Section):
     shape: str = key("base", "The sizes of the system: tiny, small, base ...")
     settings: ModelSettings = key({}, "Fields of the model's config that replace those of the record or shape.")
     fuse: Fuse | None = key(None, "Instead of all these: a fused model, which is trained further.")
-    add_to: str | None = key(
-        None, "Instead: a trained model of many languages; the tasks' new languages are added, the rest is frozen."
-    )
+    add_to: str | None = key(None, "Instead: a model of many languages, to which the tasks' new ones are added.")
 
 
 @dataclass
 class TranslationSection(Section):
     """The synthetic corpus of a round, as `hf-mlnmt back-translate` makes it."""
 
-    model: str | None = key(
-        REQUIRED, "What translates: an earlier round's name, a folder or Hub name; null for the method copied."
-    )
+    model: str | None = key(REQUIRED, "An earlier round's name, a folder or Hub name; null for the method copied.")
     text: str | list[str] = key(REQUIRED, "Files of one sentence a line, relative to --data.")
     method: str | Method = key("beam", "The method: a name, or {name: ..., option: ...}.")
     forward: bool = key(False, "The text is the source side, not the target side.")
     tag: str | None = key(None, "A token that is put before every synthetic source, such as `<bt>`.")
-    settings: dict[str, Any] = key(
-        {}, "What is dropped, and how much is translated: limit, drop, max_ratio, references, reverse ..."
-    )
+    settings: dict[str, Any] = key({}, "How much, and what is dropped: limit, drop, max_ratio, references, reverse ...")
 
 
 @dataclass
@@ -310,13 +273,9 @@ class Round(Section):
 
     reverse: bool = key(False, "Train in the other direction than the recipe's.")
     translate: TranslationSection | None = key(None, "What is translated for this round.")
-    ratio: Annotated[float, Range(0, 10**6, above=True)] | None = key(
-        None, "Synthetic pairs to each pair of the recipe's own corpora."
-    )
+    ratio: Positive | None = key(None, "Synthetic pairs for each pair of data.train.")
     alone: bool = key(False, "Train on what is translated alone, as a student on what its teacher writes.")
-    after: str | None = key(
-        None, "Go on with the model of an earlier round: its weights, its tokenizer, what was translated for it."
-    )
+    after: str | None = key(None, "Train an earlier round's model further, on what was translated for it.")
     recipe: Changes | None = key(None, "Keys of the recipe that are different in this round.")
 
 
@@ -339,9 +298,7 @@ class Adapter(Section):
     alpha: Annotated[float, Range(0, 10**4, above=True)] = key(32.0, "The factor of B A, before it is divided by r.")
     dropout: Share = key(0.0, "The dropout of A's inputs.")
     modules: str | list[str] = key(
-        "all-linear",
-        "The layers with an adapter: all-linear, all but the output projection; a list of names, as [qkv_proj, fc1]; "
-        "or a regular expression of whole names.",
+        "all-linear", "all-linear, names of layers ([qkv_proj, fc1]) or a regular expression."
     )
 
 
@@ -349,56 +306,32 @@ class Adapter(Section):
 class Tokenizer(Section):
     """The tokenizer: trained on the training corpora, or loaded from `path`."""
 
-    path: str | None = key(
-        None,
-        "Use this folder's tokenizer, or a SentencePiece .model, instead of training one. Unless told: that of "
-        "model.add_to, or of the first model of model.fuse.translation.",
-    )
+    path: str | None = key(None, "Use this folder's tokenizer or SentencePiece .model; else that of add_to or fuse.")
     kind: Literal["bpe", "unigram"] = key("bpe", "The kind of subwords.")
     vocab_size: Million = key(8000, "The number of subwords.")
-    sample: Annotated[int, Range(0, 10**10, above=True)] = key(
-        10**7, "It is trained on about so many lines, drawn by the seed, where there are more."
-    )
-    joint: bool = key(
-        True, "One vocabulary for both sides; false: one a side, or of a model of many languages one a language."
-    )
+    sample: Annotated[int, Range(0, 10**10, above=True)] = key(10**7, "Most lines it is trained on, drawn by the seed.")
+    joint: bool = key(True, "One vocabulary for both sides; false: one a side, or a language in a model of many.")
     byte_fallback: bool = key(True, "Characters never seen become bytes; false: they become `<unk>`.")
     alphabet_limit: Million | None = key(
-        None,
-        "Only so many characters, the most frequent ones, are entries. Unless told all; or, with byte_fallback, where "
-        "they would fill an eighth of the vocabulary, without the rare ones.",
+        None, "Most characters that are entries; unless told all, with byte_fallback in an eighth of the vocabulary."
     )
-    keep: list[str] = key(
-        [], "Placeholders that are never cut, such as `{name}` or `<url>`; `digits`: each digit is a piece of its own."
-    )
+    keep: list[str] = key([], "Text that is never cut, as `{name}` or `<url>`; `digits`: each digit is a piece.")
     mask: bool = key(False, "Add `<mask>` to the tokenizer of path where it lacks it; those trained here have it.")
-    languages: list[Language] = key(
-        [], "Codes of target languages: `<2de>` ... before a source says into which it is translated."
-    )
+    languages: list[Language] = key([], "Codes of target languages, told before a source by `<2de>` and so on.")
     tags: list[str] = key([], "Tokens that corpora may put before their sources, such as `<bt>`.")
-    processing: dict[Literal["source", "target"], Processing] = key(
-        {}, "What is done to the text of each side before the tokenizer."
-    )
+    processing: dict[TextSide, Processing] = key({}, "What is done to the text of each side before the tokenizer.")
 
 
 @dataclass
 class Batches(Section):
     """The size of batches: an optimizer step sees at most tokens x accumulate x processes."""
 
-    tokens: Annotated[int, Range(0, 10**7, above=True)] = key(
-        2048, "Most tokens of a batch, padding included: its sentences times the longest."
-    )
+    tokens: Annotated[int, Range(0, 10**7, above=True)] = key(2048, "Most tokens of a batch, padding included.")
     side: Side = key("target", "The side whose tokens are counted; both counts the longer of the two.")
     accumulate: Annotated[int, Range(0, 10**5, above=True)] = key(1, "Batches per optimizer step.")
     max_sentences: Million | None = key(None, "A batch has at most so many sentences.")
-    buckets: Thousand | None = key(
-        None,
-        "Batches are filled up to so many shapes at most, of all tasks, for a GPU that prepares each one, and captures "
-        "its step as a CUDA graph; 64 is usual (docs/training.md). null: as they come, with less padding.",
-    )
-    temperature: Annotated[float, Range(0.1, 1000)] | None = key(
-        None, "Of several tasks: each share is multiplied by the task's pairs ** (1 / temperature); 5 is usual."
-    )
+    buckets: Thousand | None = key(None, "Most shapes that batches are padded to, each a CUDA graph; 64 is usual.")
+    temperature: Temperature | None = key(None, "Each share is multiplied by the task's pairs ** (1 / temperature).")
 
 
 @dataclass
@@ -407,9 +340,7 @@ class Optimizer(Section):
 
     name: Literal["adam", "adamw", "sgd"] = key("adam", "The optimizer; weight_decay needs adamw.")
     learning_rate: Annotated[float, Range(0, 1000, above=True)] = key(1e-3, "The peak of the learning rate.")
-    betas: Annotated[list[Share], Field(min_length=2, max_length=2)] = key(
-        [0.9, 0.98], "Adam's two decay rates of the moments."
-    )
+    betas: Annotated[list[Share], Field(min_length=2, max_length=2)] = key([0.9, 0.98], "Adam's two decay rates.")
     eps: Annotated[float, Range(0, 1, above=True)] = key(1e-9, "Adam's epsilon.")
     weight_decay: Annotated[float, Range(0, 100)] = key(0.0, "The weight decay of adamw.")
     clip: Annotated[float, Range(0, 10**6)] = key(1.0, "The gradient's norm is clipped to this; 0 does not clip.")
@@ -429,9 +360,7 @@ class LearningRate(Section):
     factor: Factor = key(0.8, "newbob: what the rate is multiplied by.")
     patience: Count = key(2, "newbob: after so many evaluations without a better dev loss.")
     threshold: Share = key(0.0, "newbob: a dev loss is better when it is below best * (1 - threshold).")
-    restarts: Annotated[int, Range(0, 1000)] = key(
-        0, "cosine and linear: so many short cycles at the end; the weights at their ends are averaged."
-    )
+    restarts: Annotated[int, Range(0, 1000)] = key(0, "cosine and linear: short cycles at the end, to be averaged.")
     restart_steps: Annotated[int, Range(0, 10**9)] = key(0, "Steps of each of these cycles.")
     restart_factor: Factor = key(0.4, "The factor that each of these cycles begins with.")
 
@@ -460,7 +389,7 @@ class Budget(Section):
     """The length of the training: give either steps or epochs."""
 
     steps: Count | None = key(None, "Optimizer steps.")
-    epochs: Annotated[float, Range(0, 10**6, above=True)] | None = key(None, "Epochs of the training data.")
+    epochs: Positive | None = key(None, "Epochs of the training data.")
 
 
 @dataclass
@@ -468,20 +397,12 @@ class Evaluation(Section):
     """Evaluations on the development sets, each followed by a checkpoint."""
 
     every: Count = key(1000, "Steps between two evaluations.")
-    metrics: list[str] = key(
-        ["bleu"],
-        "bleu and ter (in the target language's tokens, docs/scores.md), chrf, or any metric of the evaluate library "
-        "by name (extra `evaluate`). None of them where nothing is translated.",
-    )
+    metrics: list[str] = key(["bleu"], "bleu, ter, chrf, or any metric of the evaluate library (docs/scores.md).")
     beams: Hundred = key(1, "Beams of the translations that are scored.")
     best: str = key(
-        "bleu",
-        "What chooses the best checkpoint: one of metrics, loss, or `<task>_bleu`; unless told, loss where nothing is "
-        "translated. chrf holds for every language.",
+        "bleu", "Chooses the best checkpoint: one of metrics, loss, `<task>_bleu`; loss where nothing is translated."
     )
-    higher_is_better: bool | None = key(
-        None, "Whether a larger value is better; unless told: no for loss, perplexity and ter, else yes."
-    )
+    higher_is_better: bool | None = key(None, "Unless told: false for loss, perplexity and ter, else true.")
     patience: Count | None = key(None, "Stop after so many evaluations without a better one.")
     before: bool = key(False, "Also score the model of init_from on the test sets, beside the average and the best.")
 
@@ -517,13 +438,9 @@ class Precision(Section):
     dtype: Literal["float32", "bf16", "fp16", "auto"] = key(
         "float32", "bf16 and fp16: mixed precision, weights stay float32; auto: bf16 where the machine computes in it."
     )
-    gradient_checkpointing: bool = key(
-        False, "Keep only the input of each layer, and compute the layer again for its gradient."
-    )
+    gradient_checkpointing: bool = key(False, "Compute each layer again for its gradient, and keep only its input.")
     int8: bool = key(
-        False,
-        "Round weights and inputs in the forward pass as Firefox's engines do (quantisation-aware): for the last steps "
-        "of a student of system ssru, in float32.",
+        False, "Round as Firefox's engines do, in the forward pass: last steps of a student of system ssru."
     )
 
     def __post_init__(self) -> None:
@@ -536,9 +453,7 @@ class Logging(Section):
     """The logs of a training: how often it logs, and to which trackers."""
 
     every: Count = key(100, "Steps between two logs.")
-    trackers: list[str] = key(
-        [], "tensorboard, wandb, trackio, mlflow, comet_ml ... whatever Trainer knows and is installed."
-    )
+    trackers: list[str] = key([], "tensorboard, wandb, trackio, mlflow ... whatever Trainer knows and is installed.")
 
 
 @dataclass
@@ -549,12 +464,8 @@ class Recipe(Section):
     data: Data = key(Data, "The corpora.")
     augment: Augment = key(Augment, "Training pairs that are shown changed (docs/training.md).")
     directions: Directions | None = key(None, "Short for tasks and test sets of many languages.")
-    tasks: dict[Annotated[str, AfterValidator(_name_of_task)], TaskSection] | None = key(
-        None, "Instead of data.train: name -> task."
-    )
-    objective: Objective = key(
-        "translation", "The objective of data.train, data.dev and data.test: a name, or {name: ..., setting: ...}."
-    )
+    tasks: dict[TaskName, TaskSection] | None = key(None, "Instead of data.train: name -> task.")
+    objective: Objective = key("translation", "The objective of data: a name, or {name: ..., setting: ...}.")
     model: Model = key(Model, "The model.")
     rounds: dict[str, Round] | None = key(None, "Trainings one after the other: name -> round (hf-mlnmt train).")
     init_from: str | Annotated[Parts, Field(min_length=1)] | None = key(
@@ -562,9 +473,7 @@ class Recipe(Section):
     )
     keep: Keep | None = key(None, "What the model of init_from is not to forget (docs/fine-tuning.md).")
     adapter: Adapter | None = key(None, "Train an adapter of the model of init_from, and not its weights.")
-    freeze: Literal["embeddings"] | None = key(
-        None, "embeddings: those of the subwords of init_from's model, and an output projection tied to them, stay."
-    )
+    freeze: Literal["embeddings"] | None = key(None, "embeddings: leave those of init_from's model as they are.")
     tokenizer: Tokenizer = key(Tokenizer, "The tokenizer.")
     batch: Batches = key(Batches, "The size of a batch.")
     optimizer: Optimizer = key(Optimizer, "The optimizer.")
@@ -629,9 +538,7 @@ class DistillationSettings(SmoothedSettings):
 
     teacher: str | list[str] = key("", "Its folder or Hub name, or several; the first one's attention aligns words.")
     words: Annotated[float, Range(0, 1)] = key(0.0, "The share of a loss on the teachers' distribution of each word.")
-    alignment: Annotated[float, Range(0, 100)] = key(
-        0.0, "The weight of a loss that has the last attention look where the teacher's does."
-    )
+    alignment: Annotated[float, Range(0, 100)] = key(0.0, "The weight of guided alignment by the teacher's attention.")
 
     def __post_init__(self) -> None:
         if not self.teacher or not (self.words or self.alignment):
@@ -652,9 +559,7 @@ class DistortionSettings(ObjectiveSettings):
     distorted: Annotated[float, Range(0, 1)] = key(0.15, "The share of tokens that are predicted.")
     masked: Annotated[float, Range(0, 1)] = key(0.8, "How many of these become `<mask>`.")
     kept: Annotated[float, Range(0, 1)] = key(0.1, "How many of these stay; the rest become other tokens.")
-    force: bool = key(
-        False, "Predict at least one token of every sentence; else one without any gives no loss, as in the thesis."
-    )
+    force: bool = key(False, "Predict at least one token of each sentence; in the thesis some have none, and no loss.")
 
     def __post_init__(self) -> None:
         if self.masked + self.kept > 1 + 1e-9:
@@ -677,12 +582,7 @@ class ClozeSettings(PseudoEncoderSettings, EncoderSettings):
 class SequenceSettings(ObjectiveSettings):
     """The settings that FusionNBest and FusionTrellis share: sums over translations of a fused model."""
 
-    max_length: Annotated[int, Range(1)] | None = key(
-        None, "The most tokens; unless told 10 more than twice the batch's longest reference."
-    )
-    dev_sentences: Annotated[int, Range(0)] = key(
-        200, "log Z and log q are measured on so many first sentences of the development set."
-    )
+    max_length: Annotated[int, Range(1)] | None = key(None, "Most tokens; else by the longest reference.")
 
 
 @dataclass
@@ -690,13 +590,9 @@ class NBestSettings(SequenceSettings):
     """Settings of `FusionNBest`, which trains on n-best lists."""
 
     n: Annotated[int, Range(1, 1000)] = key(12, "Hypotheses, and beams.")
-    found_by: Literal["q", "translation"] = key(
-        "q", "What finds them: q, the fused model; or its translation models alone."
-    )
+    found_by: Literal["q", "translation"] = key("q", "What finds them: q, the fused model, or its translation models.")
     length_penalty: float = key(0.0, "Of that beam search; 0: the list has the n largest q that were found.")
-    reuse: Annotated[int, Range(1)] = key(
-        1, "Make a sentence's list anew after so many uses; above 1 a resumed training differs."
-    )
+    reuse: Annotated[int, Range(1)] = key(1, "Uses until a list is made anew; above 1 a resumed training differs.")
 
 
 @dataclass
@@ -710,13 +606,10 @@ class TrellisSettings(SequenceSettings):
 
 @dataclass(frozen=True)
 class ObjectiveKey:
-    """Describes one objective of OBJECTIVES, which a recipe can name.
+    """Describes an objective that a recipe can name.
 
-    Args:
-        help: a plain sentence for the documentation.
-        reads: what its corpora hold: pairs of sentences, or text of one language.
-        side: the side of its text, where the corpus names neither side nor language.
-        translates: whether a model trained by it translates, so that its development sets are scored.
+    side: of its text, where the corpus names neither side nor language. translates: whether a model that is trained by
+    it translates, so that its development sets are scored.
     """
 
     settings: type
@@ -728,35 +621,18 @@ class ObjectiveKey:
 
 OBJECTIVES = {
     "translation": ObjectiveKey(SmoothedSettings, "Cross-entropy of the target, given the source.", translates=True),
-    "distillation": ObjectiveKey(
-        DistillationSettings,
-        "The same, with the distribution of a teacher, and where it looks, in one loss.",
-        translates=True,
-    ),
-    "encoder-lm": ObjectiveKey(
-        EncoderSettings, "The encoder, its self-attention causal, predicts the next source token.", "text", "source"
-    ),
-    "encoder-cloze": ObjectiveKey(
-        ClozeSettings, "The encoder predicts the source tokens that were distorted.", "text", "source"
-    ),
-    "decoder-lm": ObjectiveKey(
-        SmoothedSettings,
-        "The decoder, without a source, or a language model predicts the next token.",
-        "text",
-        "target",
-    ),
+    "distillation": ObjectiveKey(DistillationSettings, "The same, and losses by a teacher.", translates=True),
+    "encoder-lm": ObjectiveKey(EncoderSettings, "A causal encoder predicts the next source token.", "text", "source"),
+    "encoder-cloze": ObjectiveKey(ClozeSettings, "The encoder predicts distorted source tokens.", "text", "source"),
+    "decoder-lm": ObjectiveKey(SmoothedSettings, "The decoder, without source, predicts a token.", "text", "target"),
     "pseudo-encoder": ObjectiveKey(
         PseudoEncoderSettings, "The whole model restores a target sentence from its distortion.", "text", "target"
     ),
     "fusion-symbol": ObjectiveKey(
         ObjectiveSettings, "Cross-entropy of a fused model, renormalised at each symbol.", translates=True
     ),
-    "fusion-n-best": ObjectiveKey(
-        NBestSettings, "log Z - s(e) of a fused model, Z the sum over a list of translations.", translates=True
-    ),
-    "fusion-trellis": ObjectiveKey(
-        TrellisSettings, "The same, Z over a beam search with recombination.", translates=True
-    ),
+    "fusion-n-best": ObjectiveKey(NBestSettings, "log Z - s(e) of a fused model, Z by a list.", translates=True),
+    "fusion-trellis": ObjectiveKey(TrellisSettings, "The same, Z by a recombining beam search.", translates=True),
 }
 
 
@@ -822,7 +698,6 @@ def measured(recipe: Recipe) -> set[str]:
     return names
 
 
-def saved_steps(recipe: Recipe, steps: int) -> Sequence[int]:
-    """Returns the steps whose checkpoints may be averaged, of a training of `steps` steps."""
-    every = recipe.evaluation.every
-    return recipe.schedule.ends(steps) or sorted({*range(every, steps, every), steps})
+def saved_steps(schedule: LearningRate | None, every: int, steps: int) -> Sequence[int]:
+    """Returns the steps whose checkpoints may be averaged: the cycles' ends, else multiples of `every` and the last."""
+    return (schedule and schedule.ends(steps)) or sorted({*range(every, steps, every), steps})

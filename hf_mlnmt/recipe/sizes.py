@@ -4,11 +4,8 @@
 literature. `choose` makes a recipe's content from SIZES, `tune` from TUNING, which has the settings for fine-tuning;
 training/pair.py reads the corpus and runs the recipe.
 
-| literature | of |
-| --- | --- |
-| Vaswani et al. 2017, "Attention Is All You Need", arXiv:1706.03762 | millions of pairs |
-| Sennrich and Zhang 2019, "Revisiting Low-Resource Neural Machine Translation", arXiv:1905.11901 | 5,000 to 160,000 |
-| Araabi and Monz 2020, "Optimizing Transformer for Low-Resource NMT", arXiv:2011.02266 | 5,000 to 165,000 |
+Literature: Vaswani et al. 2017, arXiv:1706.03762, on millions of pairs; on 5,000 to 165,000 Sennrich and Zhang 2019,
+arXiv:1905.11901, and Araabi and Monz 2020, arXiv:2011.02266.
 """
 
 from __future__ import annotations
@@ -33,15 +30,15 @@ FILTERS: dict[str, Any] = {"max_length": 200, "max_ratio": 4, "drop_duplicates":
 # Of Multi30k's German side (10,000 subwords, batches of 1,024 tokens); an end of sentence counts as a word and a
 # subword.
 SUBWORDS_PER_WORD, FILLED = 1.27, 0.97
+AT_ONCE, MOST_STEPS, AVERAGED = 4096, 100_000, 5  # target tokens of a batch; steps of a training; checkpoints
 
 
 @dataclass(frozen=True)
 class Setting:
     """The settings that one size of corpus is trained with on one kind of machine.
 
-    tokens: of the target in an optimizer step, of all processes together, at most `at_once` of them in one batch.
-    epochs: of the whole training, each of `restarts` cycles has `cycle` of them; cut to at most `most_steps` steps.
-    average: how many of the last checkpoints are averaged; with restarts, those at the ends of all cycles.
+    tokens: of the target in an optimizer step, of all processes together.
+    epochs: of the whole training; each of `restarts` cycles, whose ends are averaged, has `cycle` of them.
     """
 
     shape: str
@@ -55,9 +52,6 @@ class Setting:
     why: dict[str, str]
     restarts: int = 0
     cycle: float = 0.0
-    at_once: int = 4096
-    average: int = 5
-    most_steps: int = 100_000
 
 
 @dataclass(frozen=True)
@@ -210,10 +204,10 @@ def choose(corpus: Measured, machine: Machine) -> tuple[dict[str, Any], list[str
     """Chooses model, tokenizer, batches and budget for a corpus: keys of a recipe, and a line with each reason."""
     size = next(size for size in SIZES if corpus.pairs < size.below)
     chosen, processes = size.gpu if machine.gpu else size.cpu, machine.processes
-    accumulate = max(1, round(chosen.tokens / (chosen.at_once * processes)))
+    accumulate = max(1, round(chosen.tokens / (AT_ONCE * processes)))
     tokens = chosen.tokens // (accumulate * processes)
     epoch = max(1.0, corpus.words * SUBWORDS_PER_WORD / (chosen.tokens * FILLED))
-    scale = min(1.0, chosen.most_steps / (chosen.epochs * epoch))
+    scale = min(1.0, MOST_STEPS / (chosen.epochs * epoch))
     cycle = max(1, _rounded(chosen.cycle * epoch * scale)) if chosen.restarts else 0
     first = _rounded((chosen.epochs - chosen.restarts * chosen.cycle) * epoch * scale)
     if cycle:  # so that evaluations, one a cycle, are at the ends of cycles
@@ -222,7 +216,7 @@ def choose(corpus: Measured, machine: Machine) -> tuple[dict[str, Any], list[str
     warmup = max(1, min(chosen.warmup, first // 5))
     steps = first + chosen.restarts * cycle
     every = cycle or max(1, steps // 12)
-    average = chosen.restarts + 1 if chosen.restarts else chosen.average
+    average = chosen.restarts + 1 if chosen.restarts else AVERAGED
     schedule: dict[str, Any] = {"name": chosen.schedule, "warmup": warmup}
     if chosen.restarts:
         schedule |= {"restarts": chosen.restarts, "restart_steps": cycle}

@@ -36,7 +36,7 @@ from hf_mlnmt.common.keys import variable
 from hf_mlnmt.common.model_folder import token_ids
 from hf_mlnmt.recipe.schema import LearningRate, Recipe, ScheduleName
 
-_REFUSED = ("fsdp", "fsdp_config", "deepspeed", "parallelism_config", "torch_compile")
+_REFUSED = ("fsdp", "fsdp_config", "deepspeed", "parallelism_config", "torch_compile", "save_only_model", "push_to_hub")
 _LAUNCHED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
 
 
@@ -196,12 +196,9 @@ def _trackers(recipe: Recipe) -> list[str] | str:
 class Schedule(LearningRate):
     """The factor of the peak learning rate at each step, by the keys of a recipe's `schedule`; steps count from 0.
 
-    Args:
-        warmup: steps in which the factor rises in a straight line to 1 (the first step has 1 / warmup, not 0).
-        total: steps of the whole training (cosine and linear end there).
-        restarts: cosine and linear: the last restarts * restart_steps steps are `restarts` cycles, each from
-            `restart_factor` down to zero; the cycle before them ends where they begin.
-        scale, best, waited: newbob's factor, best dev loss and evaluations since it: its state in checkpoints.
+    warmup: steps in which the factor rises to 1 (the first step has 1 / warmup, not 0). total: steps of the training.
+    restarts: the last restarts * restart_steps steps are `restarts` cycles, each from `restart_factor` down to zero.
+    scale, best, waited: newbob's factor, best dev loss and evaluations since it: its state in checkpoints.
     """
 
     warmup: int = 0

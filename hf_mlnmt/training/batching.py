@@ -7,9 +7,8 @@ fits in. Sentences too few to fill a batch move to the next bucket that they fit
 with empty rows. 64 buckets pad 3 % of captions and 7 % of news, 128 pad 5 % of news (tests/training/test_buckets.py).
 tasks.py pads a batch to its bucket, captured.py runs each shape as a graph.
 
-An epoch of two million sentences or more is not sorted as a whole: it is cut into windows of a million, drawn by a
-permutation of which only a window's part is computed at a time, so that a training starts as fast with many windows as
-with one. A smaller epoch is one window.
+An epoch of two million sentences or more is cut into windows of a million, drawn by a permutation of which only a
+window's part is computed at a time, so that a training starts as fast with many windows as with one.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -167,15 +166,14 @@ class TokenBatchSampler(Sampler[list[int]]):
 
     Args:
         source_lengths, target_lengths: subwords per sentence, end-of-sentence symbol included.
-        tokens: sentences times longest sentence of a batch; a sentence longer than this is a batch of its own.
-        side: which side's tokens are counted; "both" counts the longer of the two.
-        accumulation: batches per optimizer step and process; the number of batches per process is a multiple of it.
+        tokens: of a batch, padding included; a sentence longer than this is a batch of its own.
+        side: whose tokens are counted; "both" counts the longer of the two.
+        accumulation: batches per optimizer step and process.
         group: batches of all processes in an optimizer step when the training began; an epoch's number of batches is a
             multiple of it; None: world_size * accumulation.
         buckets: most shapes of batches (`Buckets`); None: each batch has the lengths of its longest sentences.
         noise: most tokens that noise adds to the difference of the sides; more mixes more and pads more.
-        choose: epoch -> indices that make up this epoch (mixtures of corpora), of nearly equal total length in every
-            epoch. Without it, or when it gives None: all of them, once each.
+        choose: epoch -> indices of the sentences of this epoch, of nearly equal total length in each; None: all, once.
     """
 
     def __init__(
@@ -194,16 +192,8 @@ class TokenBatchSampler(Sampler[list[int]]):
         choose: Callable[[int], Indices | None] | None = None,
         group: int | None = None,
     ) -> None:
-        if side not in get_args(Side):
-            raise UserError(f"batch side '{side}' is unknown: use one of {', '.join(get_args(Side))}.")
-        if tokens < 1 or (max_sentences is not None and max_sentences < 1):
-            raise UserError("a batch must have room for at least 1 token and 1 sentence.")
-        if buckets is not None and buckets < 1:
-            raise UserError(f"buckets={buckets}: batches have at least 1 shape; None leaves them as they come.")
         given = (np.asarray(each) if isinstance(each, Sequence) else each for each in (source_lengths, target_lengths))
         source, target = (each if each.dtype == np.int32 else np.asarray(each, np.int64) for each in given)
-        if len(source) != len(target):
-            raise UserError(f"{len(source)} source lengths but {len(target)} target lengths: the data set is broken.")
         self.source, self.target, self.side = source, target, side
         self.tokens, self.max_sentences, self.noise = tokens, max_sentences or max(1, len(source)), noise
         self.seed, self.world_size, self.rank, self.accumulation = seed, world_size, rank, accumulation
@@ -246,8 +236,7 @@ class TokenBatchSampler(Sampler[list[int]]):
     def _batches(self, epoch: int, window: int) -> list[np.ndarray]:
         order, bounds = self._arrange(epoch, window)
         batches = [order[start:end] for start, end in itertools.pairwise(bounds)]
-        shuffled = self._draws(epoch, window, 1).permutation(len(batches))
-        return [batches[i] for i in shuffled]
+        return [batches[i] for i in self._draws(epoch, window, 1).permutation(len(batches))]
 
     def following(self, first: int) -> list[list[int]]:
         """Returns the next batch of each process, from batch `first` on, counted over all epochs and processes."""

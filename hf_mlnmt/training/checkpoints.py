@@ -88,11 +88,6 @@ def what_is_wrong(checkpoint: Path) -> str | None:
     return None
 
 
-def manifest_of(checkpoint: Path) -> str:
-    """Returns the list of a checkpoint's files with their checksums, as text."""
-    return (checkpoint / MANIFEST).read_text(encoding="utf-8")
-
-
 def checkpoints_to_average(paths: list[Path], last: int | None) -> list[Path]:
     """Returns `paths` if all have one vocabulary, or with `last` so many last whole checkpoints of one run."""
     if last is None:
@@ -184,22 +179,16 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:
                     f"{paths[0]}. Only checkpoints of one architecture can be averaged."
                 )
         check_same_direction(paths, "Only checkpoints of one direction can be averaged.")
-        return {name: _mean(name, paths, readers) for name in readers[0]}
+        return {name: _mean(name, readers) for name in readers[0]}
 
 
-def _mean(name: str, paths: Sequence[str | Path], readers: Sequence[dict[str, Any]]) -> Tensor:
+def _mean(name: str, readers: Sequence[dict[str, Any]]) -> Tensor:
     first = readers[0][name].get_tensor(name)
     if not first.is_floating_point():
         return first
     total = torch.zeros(first.shape, dtype=torch.float64)
-    for path, reader in zip(paths, readers):
-        tensor = reader[name].get_tensor(name)
-        if tensor.shape != first.shape:
-            raise UserError(
-                f"{path}: {name} has shape {list(tensor.shape)}, but {list(first.shape)} in {paths[0]}. "
-                "Only checkpoints of one architecture and vocabulary can be averaged."
-            )
-        total += tensor.double()  # torch adds float8 to no other dtype
+    for reader in readers:
+        total += reader[name].get_tensor(name).double()  # torch adds float8 to no other dtype
     return (total / len(readers)).to(first.dtype)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,16 +36,13 @@ class DevSet:
     """A development set: what is scored during training, and how.
 
     Args:
-        dataset: examples as in training, with source_lengths and target_lengths.
+        dataset: examples as in training, with source_lengths.
         references, sources: raw text, one per sentence; sources for metrics that read them.
-        decode: token ids of many sentences -> texts (special tokens skipped, processing undone).
-        metrics: functions of (outputs, references, sources), see `metric`; none: only the loss, no translation.
+        decode: token ids of many sentences -> texts. metrics: see `metric`; none: only the loss, no translation.
         batch_tokens: source tokens per batch, padding included.
         max_length: no output is longer than this, nor than twice the source plus 10.
         objective: whose loss is measured; None: translation, without smoothing. Its `items` must be one number.
-        languages: {"source": "en", "target": "de"}, between which a model of several languages translates.
-        told: arguments of generate() by which the model is told the languages.
-        parts: (objective, count): the named parts of its loss, per item, are measured on the first `count` sentences.
+        languages: {"source": "en", "target": "de"}, of a model of several; told: arguments of generate() that say them.
     """
 
     dataset: Any
@@ -60,7 +57,6 @@ class DevSet:
     name: str = "dev"
     languages: Mapping[str, str] | None = None
     told: Mapping[str, Any] = field(default_factory=dict)
-    parts: tuple[Objective, int] | None = None
     translations: list[str] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
@@ -73,10 +69,9 @@ class DevSet:
         if self.languages and hasattr(model, "between"):
             asked = asked.between(self.languages["source"], self.languages["target"])
         with evaluating(model):
-            loss = self._losses(asked, accelerator, self.objective or Translation(model.config.pad_token_id))["loss"]
-            parts = self._losses(asked, accelerator, *self.parts) if self.parts else {}
+            loss = self._loss(asked, accelerator, self.objective or Translation(model.config.pad_token_id))
             outputs = self._translate(asked, accelerator, generation) if self.metrics else []
-        scores = {"loss": loss, "perplexity": float(np.exp(min(loss, 700.0))), **parts}
+        scores = {"loss": loss, "perplexity": float(np.exp(min(loss, 700.0)))}
         if self.metrics and self.decode:
             self.translations = self.decode(outputs)
             for metric in self.metrics:
@@ -84,33 +79,27 @@ class DevSet:
         return scores
 
     def _batches(
-        self, collate: Callable[..., dict[str, torch.Tensor]], accelerator: Any, first: int | None = None
+        self, collate: Callable[..., dict[str, torch.Tensor]], accelerator: Any
     ) -> Iterator[tuple[list[int], dict[str, torch.Tensor]]]:
         """Yields this process's share of the sentences in batches of similar lengths, with their indices."""
-        lengths = np.asarray(self.dataset.source_lengths)[:first]
-        tokens = self.batch_tokens if first is None else self.batch_tokens // 16  # each sentence has an n-best list
+        lengths = np.asarray(self.dataset.source_lengths)
         order = np.argsort(-lengths, kind="stable")[accelerator.process_index :: accelerator.num_processes]
         while len(order):
-            size = max(1, tokens // int(lengths[order[0]]))
+            size = max(1, self.batch_tokens // int(lengths[order[0]]))
             indices, order = order[:size].tolist(), order[size:]
             batch = collate([{**self.dataset[i], SHOWN: np.array([0, i])} for i in indices])
             yield indices, {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
 
-    def _losses(
-        self, model: PreTrainedModel, accelerator: Any, objective: Objective, first: int | None = None
-    ) -> dict[str, float]:
-        """Measures the loss per item over all sentences, or the loss's named parts over the `first` sentences."""
-        places = {"items": 0, "loss": 1} if first is None else {"items": 0}
-        totals = torch.zeros(8, dtype=torch.float64, device=accelerator.device)
-        for _, batch in self._batches(objective.collate, accelerator, first):
+    def _loss(self, model: PreTrainedModel, accelerator: Any, objective: Objective) -> float:
+        """Measures the loss per item over all sentences, without auxiliary losses where it is of translation."""
+        totals = torch.zeros(2, dtype=torch.float64, device=accelerator.device)
+        for _, batch in self._batches(objective.collate, accelerator):
             with accelerator.autocast():
                 loss, parts = objective.loss(model, batch, num_items_in_batch=1)
-            if first is None:  # auxiliary losses are no part of the translation's perplexity
-                parts = {"loss": parts.get("translation", loss) if self.objective is None else loss}
-            for name, value in {"items": objective.items(batch), **parts}.items():
-                totals[places.setdefault(name, len(places))] += value.double()
-        items, *sums = accelerator.reduce(totals, "sum").tolist()
-        return {name: sums[place - 1] / max(1.0, items) for name, place in places.items() if place}
+            totals[0] += (parts.get("translation", loss) if self.objective is None else loss).double()
+            totals[1] += objective.items(batch)
+        loss, items = accelerator.reduce(totals, "sum").tolist()
+        return loss / max(1.0, items)
 
     def _translate(self, model: PreTrainedModel, accelerator: Any, generation: dict[str, Any]) -> list[list[int]]:
         """Generates token ids of every sentence, in order, with a copy of the config: generate() must not change it."""
@@ -147,14 +136,3 @@ def metric(name: str, lowercase: bool = False, language: str | None = None) -> M
         return {name: scorer.corpus_score(list(outputs), [list(references)]).score}
 
     return compute
-
-
-@contextmanager
-def kept_generation_config(model: PreTrainedModel) -> Iterator[None]:
-    """Restores the model's generation_config after a block: Seq2SeqTrainer writes its defaults into it."""
-    before = copy.deepcopy(getattr(model, "generation_config", None))
-    try:
-        yield
-    finally:
-        if before is not None:
-            model.generation_config = before

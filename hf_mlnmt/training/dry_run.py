@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from hf_mlnmt.training.trainer import TranslationTrainer
 
 STEPS = 6
-SEEN = 1000  # most steps whose batch shapes are counted
 MEASURED = 30  # tasks that are measured, at most; further ones are taken to be as fast as their mean
 
 
@@ -46,7 +45,6 @@ def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
         "development sets": ", ".join(f"{dev.name} {len(dev.dataset):,}" for dev in trainer.dev_sets) or "none",
         "parameters": f"{lasting_parameters(trainer.model):,} ({type(trainer.model).__name__})"
         + (f", and {trained:,} of the adapter, which alone is trained" if trained else ""),
-        "shapes": f"{len(sampler.shapes(min(steps, SEEN)))} in the first {min(steps, SEEN):,} steps",
         "steps": f"{steps:,} ({steps / steps_per_epoch:.2f} epochs, {steps_per_epoch:,} steps each; "
         f"{args.gradient_accumulation_steps} batch(es) x {args.world_size} process(es) a step)"
         + (f", {len(cycles)} cycles of the learning rate" if cycles else ""),

@@ -20,7 +20,6 @@ what is done with the checkpoints, or only what comes after them.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import shutil
@@ -30,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_mlnmt.common.errors import UserError
-from hf_mlnmt.common.files import is_full_disk, only_one, write_text
+from hf_mlnmt.common.files import only_one, write_text
 from hf_mlnmt.common.keys import build
 from hf_mlnmt.common.made_from import Changes, MadeFrom, differences, digest, is_below
 from hf_mlnmt.common.model_folder import RESULTS
@@ -101,7 +100,6 @@ RECIPE, MADE_FROM = "recipe.yaml", "made_of.json"
 PAIR = "pair"  # the folder that training/pair.py writes before the run begins
 PRODUCTS = "products.json"  # the library that computes matrix products in this run
 ALPHAS = "alphas.json"  # scales of the inputs of linear layers, with precision.int8
-REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 def check_output(output: Path) -> None:
@@ -118,27 +116,6 @@ def check_output(output: Path) -> None:
         raise UserError(f"{existing}: is a file; --output {output} must be a folder. Choose another.")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise UserError(f"{existing}: cannot be written. Choose another --output than {output}.")
-
-
-@contextmanager
-def explained(output: Path) -> Iterator[None]:
-    """Context manager: turns errors of a full disk, or of a folder without permission, into a UserError."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, UserError):
-            raise
-        if is_full_disk(error, output):
-            raise UserError(
-                f"{getattr(error, 'filename', None) or output}: no space left on the device. What was finished is "
-                "kept: free some space and run the same command again."
-            ) from error
-        if isinstance(error, OSError) and error.errno in REFUSED:
-            raise UserError(
-                f"{error.filename or output}: cannot be read or written ({error.strerror}). Check who may, or choose "
-                "another --output."
-            ) from error
-        raise
 
 
 @contextmanager
@@ -231,7 +208,7 @@ def check_data(output: Path, fingerprints: list[str]) -> None:
 
 def digest_of_model(folders: Sequence[Path], generation: Any) -> str:
     """Returns a digest of what a model folder is made from: its checkpoints' lists of checksums, and the decoding."""
-    manifests = [checkpoints.manifest_of(folder) for folder in folders]
+    manifests = [(folder / checkpoints.MANIFEST).read_text(encoding="utf-8") for folder in folders]
     return digest(manifests, {} if generation is None else generation.to_diff_dict())
 
 

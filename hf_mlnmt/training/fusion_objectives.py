@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -248,7 +248,6 @@ class FusionSequence(Objective):
     translates: ClassVar[bool] = True
     needs = (FUSED, SEQUENCE)
     pad_token_id: int
-    dev_sentences: int
     of = classmethod(_of_fused)
 
     def collate(self, examples: Sequence[Example]) -> Batch:
@@ -263,9 +262,6 @@ class FusionSequence(Objective):
         parts = {"log_q": reference.sum() / items, "log_z": log_z.sum() / items}
         return parts["log_z"] - parts["log_q"], parts
 
-    def measured_parts(self) -> tuple[Objective, int] | None:
-        return (self, self.dev_sentences) if self.dev_sentences else None
-
     @abstractmethod
     def sums(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns log Z and s of the reference: (sentences,) each, with gradients."""
@@ -279,9 +275,6 @@ class FusionNBest(NBestSettings, FusionSequence):
     """
 
     kept: dict[tuple[tuple[int, ...], ...], tuple[Tensor, int]] = field(default_factory=dict, repr=False)
-
-    def measured_parts(self) -> tuple[Objective, int] | None:
-        return (replace(self, reuse=1, kept={}), self.dev_sentences) if self.dev_sentences else None
 
     def sums(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         source, mask, labels = batch["input_ids"], batch["attention_mask"], batch["labels"]

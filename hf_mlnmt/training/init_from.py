@@ -106,10 +106,7 @@ def initialise(
 ) -> Account:
     """Copies the weights of `sources`, part -> folder or Hub name, into the model; returns a record of every tensor.
 
-    Args:
-        root: what folders are relative to.
-        tokenizers: of this training.
-        file: the recipe, for messages.
+    root: what folders are relative to. tokenizers: of this training. file: the recipe, for messages.
 
     Raises: UserError for what does not fit: a part, tokenizers where the part has a row for each subword, a config that
         gives the weights another meaning, a shape.

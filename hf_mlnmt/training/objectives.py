@@ -134,11 +134,6 @@ class Objective(ABC):
         """Returns the objective whose loss on a development set is reported: this one."""
         return self
 
-    def measured_parts(self) -> tuple[Objective, int] | None:
-        """Returns None: no parts of the loss are measured. Overriding methods return an objective, and on how many
-        first sentences of a translated development set its parts are measured."""
-        return None
-
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         """Returns the scalar to minimise and its named parts (for logging; empty when there is only one).
@@ -220,25 +215,25 @@ ONE_FOR_ALL = Need(
 # Functions that objectives of all kinds share
 
 
-def column(examples: Sequence[Example], name: str) -> Sequence[np.ndarray]:
-    """Returns the array `name` of each example, unpadded; of `Examples` the stored column (`Rows`, or an array)."""
+def rows_of(arrays: Sequence[np.ndarray]) -> Rows:
+    """Joins arrays of different lengths."""
+    return Rows(np.concatenate(arrays), np.fromiter(map(len, arrays), np.int64, len(arrays)))
+
+
+def gathered(examples: Sequence[Example]) -> Examples:
+    """Returns examples by column: `Rows` of the arrays of each name; of SHOWN, and of numbers, one array."""
     if isinstance(examples, Examples):
-        return examples.columns[name]
-    return [np.asarray(example[name]) for example in examples]
+        return examples
+    columns = {name: [np.asarray(example[name]) for example in examples] for name in examples[0]}
+    whole = {name for name, own in columns.items() if name == SHOWN or not own[0].ndim}
+    return Examples({name: np.stack(own) if name in whole else rows_of(own) for name, own in columns.items()})
 
 
-def pad(rows: Sequence[np.ndarray], value: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pads rows of different lengths with `value`; returns int64 (rows, longest), and the lengths (rows,)."""
-    if not isinstance(rows, Rows):
-        rows = Rows(np.concatenate(rows), np.fromiter(map(len, rows), np.int64, len(rows)))
-    return rows.padded(value), rows.lengths
-
-
-def batch_of(inputs: Sequence[np.ndarray], labels: Sequence[np.ndarray], pad_token_id: int) -> Batch:
+def batch_of(inputs: Rows, labels: Rows, pad_token_id: int) -> Batch:
     """Makes input_ids, attention_mask (sentences, longest input) and labels (sentences, longest of them), int64."""
-    ids, lengths = pad(inputs, pad_token_id)
-    mask = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64)
-    arrays = {"input_ids": ids, "attention_mask": mask, "labels": pad(labels, IGNORED)[0]}
+    ids = inputs.padded(pad_token_id)
+    mask = (np.arange(ids.shape[1]) < inputs.lengths[:, None]).astype(np.int64)
+    arrays = {"input_ids": ids, "attention_mask": mask, "labels": labels.padded(IGNORED)}
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
@@ -275,7 +270,8 @@ class Translation(Objective):
         return cls(config.pad_token_id, smoothing, languages if hasattr(config, "source_languages") else {})
 
     def collate(self, examples: Sequence[Example]) -> Batch:
-        return batch_of(column(examples, "input_ids"), column(examples, "labels"), self.pad_token_id)
+        columns = gathered(examples).columns
+        return batch_of(columns["input_ids"], columns["labels"], self.pad_token_id)
 
     def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
         """Sums the smoothed cross-entropy over target tokens, divided by `num_items_in_batch`."""
@@ -364,16 +360,11 @@ class TextObjective(Objective):
 
     def shifted(self, examples: Sequence[Example]) -> Batch:
         """Makes a batch: input_ids, the start token and all tokens but the last; labels, all tokens."""
-        labels = column(examples, "input_ids")
-        inputs: Sequence[np.ndarray]
-        if isinstance(labels, Rows):
-            labels = Rows(labels.packed(), labels.lengths)
-            values = np.roll(labels.values, 1)
-            values[labels.starts] = self.start_token_id
-            inputs = Rows(values, labels.lengths)
-        else:
-            inputs = [np.concatenate([[self.start_token_id], ids[:-1]]) for ids in labels]
-        return batch_of(inputs, labels, self.pad_token_id)
+        rows = gathered(examples).columns["input_ids"]
+        labels = Rows(rows.packed(), rows.lengths)
+        values = np.roll(labels.values, 1)
+        values[labels.starts] = self.start_token_id
+        return batch_of(Rows(values, labels.lengths), labels, self.pad_token_id)
 
     def distorted(self, examples: Sequence[Example]) -> Batch:
         """Makes a batch: input_ids, tau of the tokens; labels, the tokens at distorted positions and else -100."""
@@ -385,7 +376,7 @@ class TextObjective(Objective):
             distorted, chosen = self.distortion(ids, int(epoch), int(sentence))
             inputs.append(distorted)
             labels.append(np.where(chosen, ids, IGNORED))
-        return batch_of(inputs, labels, self.pad_token_id)
+        return batch_of(rows_of(inputs), rows_of(labels), self.pad_token_id)
 
 
 @dataclass

@@ -5,8 +5,8 @@ With `init_from` a trained model is fine-tuned, with its own tokenizer and shape
 small model on what larger ones translate (students.py).
 
 The run's folder has pair/: <name>.yaml, the recipe, to copy and change; asked.json, what it was chosen for; dev.*, the
-pairs that were held out; train.* and text.*, what is left without sentences of the development set, where there were
-such. The same request, made again, reads nothing again. recipe/sizes.py makes the choices.
+pairs that were held out; train.* and text.*, what is left without sentences of the development set. The same request,
+made again, reads nothing again. recipe/sizes.py makes the choices.
 """
 
 from __future__ import annotations
@@ -166,15 +166,10 @@ def _asking(asked: TwoFiles, data: Path) -> dict[str, Any]:
             "which needs a model of the other one."
         )
     files = [*asked.pair, *(asked.dev or ()), *([asked.text] if asked.text else [])]
+    names = ("pair", "languages", "dev", "text", "init_from", "student", "teachers", "reverse")
+    told = {name: getattr(asked, name) for name in names}
     return {
-        "pair": list(asked.pair),
-        "languages": list(asked.languages),
-        "dev": list(asked.dev) if asked.dev else None,
-        "text": asked.text,
-        "init_from": asked.init_from,
-        "student": asked.student,
-        "teachers": list(asked.teachers),
-        "reverse": asked.reverse,
+        **{name: list(value) if isinstance(value, list | tuple) else value for name, value in told.items()},
         "checksums": {
             str(path): size_and_crc(data / path)
             for name in files

@@ -21,7 +21,7 @@ from huggingface_hub.errors import StrictDataclassError
 from hf_mlnmt.common.errors import UserError, naming, suggest
 from hf_mlnmt.common.memory import memory_of_machine
 from hf_mlnmt.data.corpus import CorpusSpec, TextSpec, is_of_units, read_pairs, read_text
-from hf_mlnmt.data.filters import Overlap, word_overlap
+from hf_mlnmt.data.filters import Overlap
 from hf_mlnmt.data.lines import count_text
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.subwords import SPECIAL_TOKENS
@@ -45,7 +45,7 @@ def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
     """Checks all that can be known before a training begins; yields warnings. What takes long comes last."""
     checks: tuple[Callable[[Preparation], Iterable[str] | None], ...]
     checks = (keys, arguments, metrics, partial(model, processes=processes), weights, languages, corpora)
-    for check in (*checks, processing, sides, overlaps):
+    for check in (*checks, processing, overlaps):
         yield from check(preparation) or ()
 
 
@@ -116,20 +116,12 @@ def languages(training: Preparation) -> Iterator[str]:
 
 
 def corpora(training: Preparation) -> Iterator[str]:
-    """Reads the scored sets and the beginning of training text; yields warnings about a scored set that equals another
-    corpus, and about corpora that are equal on both sides."""
-    same: dict[tuple[Any, ...], list[str]] = {}
+    """Reads the scored sets and the beginning of training text; warns of corpora that are equal on both sides."""
     scored = training.corpora.scored
     for key, spec in {**training.corpora.train, **scored}.items():
-        identity = _look_at(key, spec, training.root, key in scored, training.check)
-        if isinstance(spec, CorpusSpec) and spec.is_two_files and identity[0] == identity[1]:
+        items = _look_at(key, spec, training.root, key in scored, training.check)
+        if isinstance(spec, CorpusSpec) and spec.is_two_files and all(source == target for source, target in items):
             yield f"{key}: source and target are the same text. Check the file names."
-        same.setdefault(identity, []).append(key)
-    for keys in same.values():
-        for key, other in combinations(keys, 2):
-            known = key == "data.dev" and training.recipe.evaluation.before  # then data.dev may be a test set too
-            if other in scored and not known:
-                yield f"{key} and {other} are the same sentences: scores of these say nothing about other text."
 
 
 CUT, CHANGED = 0.01, 0.2  # largest share of lines with cut words, and with any change: Moses changes a few with / or %
@@ -155,25 +147,6 @@ def processing(training: Preparation) -> None:
                     f"({own.language}): {len(changed)} of the first {len(lines)} lines do not come back as they were. "
                     f"Line {number + 1}: {pairs[number][0]:.80} becomes {pairs[number][1]:.80}. Leave moses out: the "
                     "tokenizer needs no words."
-                )
-
-
-def sides(training: Preparation) -> Iterator[str]:
-    """Yields warnings, with evidence, about synthetic corpora whose sides look as if they were exchanged."""
-    for task in training.corpora.tasks:
-        parallel = next((spec for spec in task.pairs if not spec.synthetic), None)
-        if parallel is None:
-            continue
-        sources, targets = zip(*islice(read_pairs(parallel, training.root), FIRST_PAIRS))
-        for spec in (spec for spec in task.pairs if spec.synthetic):
-            theirs = [target for _, target in islice(read_pairs(spec, training.root), FIRST_PAIRS)]
-            own, other = word_overlap(theirs, targets), word_overlap(theirs, sources)
-            if other.share > own.share:
-                yield (
-                    f"{task.name} {spec}: are its sides exchanged? Of its targets' words {other.share:.0%} stand in "
-                    f"the source side of {parallel} ({', '.join(other.words)}) and {own.share:.0%} in its target side. "
-                    "Text of the target language is translated backward, of the source language with --forward; "
-                    "reverse: true turns a corpus round."
                 )
 
 
@@ -287,37 +260,32 @@ READ = 1 << 26  # a training text is read up to this many bytes (with `check`, w
 FIRST_PAIRS = 100  # items of a training corpus that are read, to see that columns and fields are right
 
 
-def _look_at(key: str, spec: Spec, root: Path, scored: bool, check: bool) -> tuple[Any, ...]:
-    """Reads a scored set, or the first items of a training corpus and READ bytes of its files (with `check` all bytes).
+def _look_at(key: str, spec: Spec, root: Path, scored: bool, check: bool) -> list[Any]:
+    """Returns the items of a scored set, or the first of a training corpus; reads READ bytes of it (`check`: all).
 
-    Returns: a key that two corpora share only if they are equal. Raises: UserError for what is missing, broken or
-        empty, for sides of different lengths, and for a scored set in which one side is blank throughout.
+    Raises: UserError for what is missing, broken or empty, for sides of different lengths, and for a scored set in
+        which one side is blank throughout.
     """
     with naming(key):
         if (gone := next((path for path in spec.local_files(root) if not path.exists()), None)) is not None:
             where = f"Corpora are looked for in --data, now {root}; where the setups' come from: docs/install.md."
             raise UserError(f"{gone}: no such file. {where}")
+        pairs = isinstance(spec, CorpusSpec)
         items: Any = read_pairs(spec, root) if isinstance(spec, CorpusSpec) else read_text(spec, root)
-        items = list(islice(items, None if scored and isinstance(spec, CorpusSpec) else FIRST_PAIRS))
+        items = list(islice(items, None if scored and pairs else FIRST_PAIRS))
         units = spec.path is not None and is_of_units(root / spec.path)
         paths = [path for path in spec.local_files(root) if path.suffix != ".parquet" and not units]
         files = [count_text(path, None if scored or check else READ) for path in paths]
         if isinstance(spec, CorpusSpec) and spec.is_two_files and all(file.whole for file in files):
             check_together(paths, [file.lines for file in files])
-        # The key has the beginning of long files alone, or a scored set, read whole, would never equal training text.
-        files = [count_text(path, READ) if one.whole and one.size > READ else one for path, one in zip(paths, files)]
-    if isinstance(spec, TextSpec):
-        if not any(sentence.strip() for sentence in items):
-            raise UserError(f"{key}: {spec}: there is no text at its beginning.")
-        return (*files, str(spec), spec.column)
+    if not pairs and not any(sentence.strip() for sentence in items):
+        raise UserError(f"{key}: {spec}: there is no text at its beginning.")
     if not items:
         raise UserError(f"{key}: {spec}: no pairs: there is nothing, or a header alone, or blank and dropped lines.")
-    for side, name in enumerate(("source", "target") if scored else ()):
+    for side, name in enumerate(("source", "target") if scored and pairs else ()):
         if not any(pair[side].strip() for pair in items):
             raise UserError(f"{key}: {spec}: every {name} sentence is blank, so that nothing can be scored.")
-    if spec.is_two_files:
-        return (*files, spec.reverse, spec.limit)
-    return (spec.path, spec.dataset, spec.config, spec.split, *sorted((spec.columns or {}).items()))
+    return items
 
 
 def _first_lines(spec: Spec, root: Path) -> dict[Any, Sequence[str]]:

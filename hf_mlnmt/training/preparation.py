@@ -680,7 +680,4 @@ def measured_by(tasks: Sequence[Task], dev_sets: Sequence[dev.DevSet]) -> list[d
     }
     if len(tasks) == 1 and tasks[0].name not in {each.name for each in dev_sets}:
         objectives = dict.fromkeys([MAIN_DEV], objectives.get(tasks[0].name))
-    first, *others = (dataclasses.replace(each, objective=objectives.get(each.name)) for each in dev_sets)
-    if len(tasks) == 1 and first.references:
-        first = dataclasses.replace(first, parts=tasks[0].objective.measured_parts())
-    return [first, *others]
+    return [dataclasses.replace(each, objective=objectives.get(each.name)) for each in dev_sets]

@@ -129,7 +129,12 @@ def _planned(
         for key in ("ratio", "alone"):
             if getattr(described, key):
                 raise UserError(f"{where}.{key}: there is no synthetic corpus; say with translate what is translated.")
-        return PlannedRound(name, described, recipe, path, before=_before(described, recipe, where, before))
+        other = None if described.after is None else before.get(described.after)
+        if described.after is not None and (other is None or other.round.reverse != described.reverse):
+            raise UserError(f"{where}.after: {described.after} is no earlier round of this direction.")
+        if other is not None and recipe.init_from is not None:
+            raise UserError(f"{where}.after: says which weights it begins with: leave init_from out.")
+        return PlannedRound(name, described, recipe, path, before=other)
     if described.after is not None:
         raise UserError(f"{where}.after: goes on with what was translated before; leave translate out.")
     section = described.translate
@@ -152,18 +157,6 @@ def _planned(
     if settings.reverse:
         check_direction(settings.reverse, (written, read), f"{where}.translate.settings.reverse: {settings.reverse}")
     return planned
-
-
-def _before(described: Round, recipe: Recipe, where: str, before: Mapping[str, PlannedRound]) -> PlannedRound | None:
-    """Returns the round of `after`. Raises: UserError if it is not an earlier one of the same direction."""
-    if described.after is None:
-        return None
-    other = before.get(described.after)
-    if other is None or other.round.reverse != described.reverse:
-        raise UserError(f"{where}.after: {described.after} is no earlier round of this direction.")
-    if recipe.init_from is not None:
-        raise UserError(f"{where}.after: says which weights it begins with: leave init_from out.")
-    return other
 
 
 def _check_model(

@@ -12,9 +12,8 @@ folder, from which a later start goes on.
 | `average` | the checkpoints | best/, average/: model folders |
 | `score` | both models, the test sets | translations/, results.json |
 
-preflight.py checks, preparation.py makes the parts, trainer.py trains, checkpoints.py averages, evaluation/scores.py
-scores, folder.py says which changes are allowed; hub/publish.py publishes what is left. A recipe with `rounds` is
-several trainings, one after the other, that translate for one another (`train_in_rounds`; rounds.py).
+folder.py says which changes are allowed. A recipe with `rounds` is several trainings, one after the other, that
+translate for one another (`train_in_rounds`; rounds.py).
 """
 
 from __future__ import annotations
@@ -85,22 +84,18 @@ def run_recipe(
 ) -> Results | dict[str, Results] | None:
     """Trains a model as a recipe says, scores it, and leaves complete model folders.
 
-    Everything goes into `output` (default: runs/<recipe>, with `seed` if it is given). Started again with the same
-    arguments after any interruption it goes on where it was, to the same weights bit for bit on a CPU; with changes
-    that folder.py allows, only what changed is done again. Of a recipe with rounds `output` has a folder for each
-    round, and what was translated for it in <round>.synthetic/.
+    Started again with the same arguments after any interruption it goes on where it was, to the same weights bit for
+    bit on a CPU; with changes that folder.py allows, only what changed is done again.
 
     Args:
-        recipe: a Recipe, the path of its YAML, or the name of a setup.
-        system: what is trained in a setup (recipe/reading.py); unless given, its baseline.
-        data: folder that the recipe's paths are relative to.
+        recipe: a Recipe, the path of its YAML, or the name of a setup; system: of that setup (recipe/reading.py).
+        data: folder that the recipe's paths are relative to. output: default: runs/<recipe>, with a given `seed`.
         settings: "key.sub=value" strings that replace keys of the recipe.
         dry_run: only print sizes, batches and estimates; nothing is left behind.
         watcher: called with the progress of encoding and of translations between rounds; default: prints messages only.
         check: read all text, and all that is encoded, to see whether it changed; else sizes and times of files tell.
 
-    Returns: the Results of the average, or, of a recipe with rounds, {round: Results}; None after a dry run, and on
-        other processes than the main one.
+    Returns: the Results of the average, with rounds {round: Results}; None after a dry run, and on other processes.
 
     Raises: UserError for anything the user can mend; Interrupted after a signal, when the state is saved.
     """
@@ -173,10 +168,10 @@ class Run:
 
 
 def train_in_folder(run: Run, dry_run: bool) -> Results | None:
-    """Runs `train_one`, with the run's folder locked, or `dry_run_of_one`, without; system errors become UserErrors."""
+    """Runs `train_one`, with the run's folder locked, or `dry_run_of_one`, without."""
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
-    with folder.explained(run.output), arguments.tracking_in(run.output):
+    with arguments.tracking_in(run.output):
         if run.is_main:
             folder.check_output(run.output)
         if run.recipe.keep is not None:
@@ -218,19 +213,13 @@ def train_one(run: Run) -> Results | None:
     return score(run, training, average(run, training)) if run.is_main else None
 
 
-_OF_THE_HUB = ("push_to_hub", "hub_")  # with these arguments a new trainer makes a repository on the Hub
-
-
 def dry_run_of_one(run: Run) -> None:
     """Checks everything and prints sizes, batches and an estimate of time and memory; leaves no file behind."""
     with tempfile.TemporaryDirectory() as output:
-        arguments = {name: value for name, value in run.recipe.arguments.items() if not name.startswith(_OF_THE_HUB)}
         with together():
             if run.is_main:
                 folder.compare(run.output, run.recipe)
-            run = dataclasses.replace(
-                run, output=Path(output), recipe=dataclasses.replace(run.recipe, arguments=arguments)
-            )
+            run = dataclasses.replace(run, output=Path(output))
             preparation = run.preparation
             for warning in check_before(preparation, run.processes.num_processes) if run.is_main else ():
                 run.warn(warning)
@@ -378,7 +367,7 @@ def last_checkpoint(run: Run) -> Path | None:
 
 
 def _check_checkpoint(checkpoint: Path, run: Run, training: Training) -> None:
-    """Refuses a checkpoint beyond the budget, too few checkpoints to average, and one without an optimizer's state."""
+    """Refuses a checkpoint beyond the budget, and a finished training with too few checkpoints to average."""
     done, steps = checkpoints.step_of(checkpoint), training.steps
     if done > steps:
         raise UserError(
@@ -387,17 +376,11 @@ def _check_checkpoint(checkpoint: Path, run: Run, training: Training) -> None:
         )
     if is_done(checkpoint, training):
         kept, wanted = _kept_steps(run, training), run.recipe.checkpoints.average
-        if len(kept) < min(wanted, len([step for step in saved_steps(run.recipe, steps) if step <= done])):
+        if len(kept) < min(wanted, len([step for step in _counted_steps(run, training) if step <= done])):
             raise UserError(
                 f"{checkpoint.parent}: checkpoints.average is {wanted}, but this run has kept {len(kept)}: "
                 f"{', '.join(map(str, kept))}. Lower it; checkpoints.keep says beforehand how many are kept."
             )
-    elif training.trainer.args.save_only_model:
-        raise UserError(
-            f"{checkpoint}: holds the model alone (arguments: save_only_model), and a training cannot go on from it: "
-            "optimizer and warm-up would begin anew. Leave the argument out and choose another --output; to begin with "
-            "these weights, name the folder in model.init_from."
-        )
 
 
 def is_done(checkpoint: Path, training: Training) -> bool:
@@ -479,8 +462,12 @@ def averaged_steps(run: Run, training: Training) -> dict[str, list[int]]:
 
 def _kept_steps(run: Run, training: Training) -> list[int]:
     """Returns the steps of the saved checkpoints that count for the average."""
-    counted = set(saved_steps(run.recipe, training.steps))
+    counted = set(_counted_steps(run, training))
     return [step for step in map(checkpoints.step_of, checkpoints.checkpoints(run.saved)) if step in counted]
+
+
+def _counted_steps(run: Run, training: Training) -> Sequence[int]:
+    return saved_steps(run.recipe.schedule, run.recipe.evaluation.every, training.steps)
 
 
 def average(run: Run, training: Training) -> dict[str, Path]:

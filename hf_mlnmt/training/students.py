@@ -41,11 +41,8 @@ def plan(
 ) -> list[str]:
     """Checks and fuses the teachers, adds a student's keys and rounds to a recipe's content; returns what was chosen.
 
-    Args:
-        folders: where files are written now, and where they will be when the recipe is run.
-        texts: the files that are translated; the targets of the first are known.
-
-    Raises: UserError for teachers of other directions or languages.
+    folders: where files are written now, and where they will be when the recipe is run. texts: the files that are
+    translated; the targets of the first are known. Raises: UserError for teachers of other directions or languages.
     """
     source, target = asked.languages
     told = [_check_teacher(name, source, target) for name in asked.teachers]

@@ -64,11 +64,8 @@ def plan(
 ) -> list[Job]:
     """Plans a run for each recipe, system, combination of values and seed; returns them in the order of their start.
 
-    Args:
-        over: "key.sub=values" of `read_values`; several are combined, all with all.
-        seeds: of each point; None: the recipe's own.
-        settings: "key.sub=value" for all runs.
-        systems: what is trained in each recipe (zoo/records.py); none: the recipe's own.
+    over: "key.sub=values" of `read_values`, combined all with all. seeds, systems: None or none: the recipe's own.
+    settings: "key.sub=value" for all runs.
     """
     axes: dict[str, list[Any]] = {}
     for text in over:

@@ -29,10 +29,10 @@ from transformers import TrainingArguments
 from hf_mlnmt.common.errors import UserError, naming
 from hf_mlnmt.data.encoded import Examples, Rows
 from hf_mlnmt.data.training_set import TrainingSet
-from hf_mlnmt.recipe.schema import TASK_NAME, Batches
+from hf_mlnmt.recipe.schema import Batches
 from hf_mlnmt.training.adapters import is_of_adapter
-from hf_mlnmt.training.batching import Buckets, Shape, TokenBatchSampler
-from hf_mlnmt.training.objectives import IGNORED, SHOWN, Batch, Example, Objective
+from hf_mlnmt.training.batching import Buckets, TokenBatchSampler
+from hf_mlnmt.training.objectives import IGNORED, SHOWN, Batch, Example, Objective, gathered
 
 HEADS = "objective_heads"  # module of a model in training that holds the objectives' heads
 
@@ -41,10 +41,8 @@ HEADS = "objective_heads"  # module of a model in training that holds the object
 class Task:
     """A training set with an objective and a share of the batches.
 
-    Args:
-        share: of the batches, in relation to the other tasks' shares; 0 leaves the task out.
-        name: letters, digits and single '-': names the task in logs, and its objective's head in the model.
-        languages: for people to read: {"source": "en", "target": "de"}, or {"text": "de"}.
+    share: of the batches, in relation to the other tasks' shares; 0 leaves the task out. name: letters, digits and
+    single '-'. languages: for people to read: {"source": "en", "target": "de"}, or {"text": "de"}.
     """
 
     data: TrainingSet = field(repr=False)
@@ -52,14 +50,6 @@ class Task:
     share: float = 1
     name: str = "translation"
     languages: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not TASK_NAME.fullmatch(self.name):
-            raise UserError(f"task '{self.name}': a name has letters, digits and single '-' between them, as en-de.")
-        if not 0 <= self.share < math.inf:
-            raise UserError(
-                f"task '{self.name}': share must be a number from 0, not {self.share}; 0 leaves the task out."
-            )
 
     def describe(self) -> str:
         """Describes the task in a line: its languages, and how many examples it has."""
@@ -250,11 +240,6 @@ class TaskBatchSampler(Sampler[tuple[int, list[int], int]]):
         places = range(step * self.accumulation, (step + 1) * self.accumulation)
         return [(task, batch) for task, batches in map(self.at, places) for batch in batches]
 
-    def shapes(self, steps: int) -> set[tuple[int, Shape]]:
-        """Returns the shapes of the batches of the first `steps`, of all processes, each with its task."""
-        batches = itertools.chain.from_iterable(map(self.members, range(steps)))
-        return {(task, self.samplers[task].shape(batch)) for task, batch in batches}
-
     def epochs(self, places: int) -> list[float]:
         """Returns how many epochs of its own each task goes through in the first `places` of the schedule."""
         return [count / len(sampler) for count, sampler in zip(self.schedule.seen(places), self.samplers)]
@@ -355,14 +340,11 @@ class TaskExamples(Dataset):
         return task, shown(self.sets[task], np.array(indices), epoch)
 
 
-def shown(data: TrainingSet, indices: np.ndarray, epoch: int) -> Sequence[Example]:
+def shown(data: TrainingSet, indices: np.ndarray, epoch: int) -> Examples:
     """Returns the examples at these indices, each with (epoch, index) under SHOWN; read at once if the set can."""
     gather = getattr(data, "gather", None)
-    examples = gather(indices) if gather else [data[index] for index in indices.tolist()]
-    places = np.stack([np.full_like(indices, epoch), indices], 1)
-    if isinstance(examples, Examples):
-        return Examples({**examples.columns, SHOWN: places})
-    return [{**example, SHOWN: place} for example, place in zip(examples, places)]
+    examples = gathered(gather(indices) if gather else [data[index] for index in indices.tolist()])
+    return Examples({**examples.columns, SHOWN: np.stack([np.full_like(indices, epoch), indices], 1)})
 
 
 @dataclass(frozen=True)
@@ -384,30 +366,21 @@ def collate_in(
     """Collates examples and pads the batch to a shape of the buckets; rows without an example have no labels."""
     if buckets is None:
         return collate(examples)
-    source, target = (longest(examples, side) for side in ("input_ids", "labels"))
+    columns = gathered(examples).columns
+    # The longest example on each side; of text of one language both are the same.
+    source, target = (int(columns.get(side, columns["input_ids"]).lengths.max()) for side in ("input_ids", "labels"))
     rows, source, target = buckets.shape(len(examples), source, target)
     # Dummy examples have the bucket's lengths, so that `collate` pads to them; at least one, which is cut off again.
-    missing = max(1, rows - len(examples))
-    batch = collate(filled(examples, {"input_ids": source, "labels": target}, missing))
+    batch = collate(filled(columns, {"input_ids": source, "labels": target}, max(1, rows - len(examples))))
     batch = {name: tensor[:rows] for name, tensor in batch.items()}
     batch["labels"][len(examples) :] = IGNORED
     return batch
 
 
-def longest(examples: Sequence[Example], side: str) -> int:
-    """Returns the length of the longest example on a side; of text of one language both are the same."""
-    if isinstance(examples, Examples):
-        return int(examples.columns.get(side, examples.columns["input_ids"]).lengths.max())
-    return max(len(example.get(side, example["input_ids"])) for example in examples)
+def filled(columns: Mapping[str, Any], lengths: Mapping[str, int], times: int) -> Examples:
+    """Returns examples by column, followed by `times` dummy examples of the given lengths."""
 
+    def more(name: str, rows: Any) -> Any:
+        return rows.followed(lengths[name], times) if isinstance(rows, Rows) else np.append(rows, rows[[0] * times], 0)
 
-def filled(examples: Sequence[Example], lengths: Mapping[str, int], times: int) -> Sequence[Example]:
-    """Appends `times` dummy examples of the given lengths to the examples."""
-    if not isinstance(examples, Examples):
-        filling = {side: np.resize(ids, lengths.get(side, len(ids))) for side, ids in examples[0].items()}
-        return [*examples, *[filling] * times]
-    columns = {
-        name: rows.followed(lengths[name], times) if isinstance(rows, Rows) else np.append(rows, rows[[0] * times], 0)
-        for name, rows in examples.columns.items()
-    }
-    return Examples(columns)
+    return Examples({name: more(name, rows) for name, rows in columns.items()})

@@ -27,7 +27,7 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import explained, read_json, write_json
 from hf_mlnmt.common.memory import keep_memory
 from hf_mlnmt.common.model_folder import first_line
-from hf_mlnmt.recipe.schema import Batches
+from hf_mlnmt.recipe.schema import Batches, saved_steps
 from hf_mlnmt.training import checkpoints, dev
 from hf_mlnmt.training.arguments import Schedule
 from hf_mlnmt.training.callbacks import SaveEndsOfCycles
@@ -232,19 +232,17 @@ class TranslationTrainer(Seq2SeqTrainer):
     """A trainer of one task, or of several in turn (see tasks.py), on batches of a number of tokens.
 
     Differs from Seq2SeqTrainer in this: the loss is the objective's, a sum over target tokens divided by the target
-    tokens that its task has in the whole optimizer step (accumulated batches and all processes); where a step has
-    batches of several tasks, their losses are added up; a parameter that no task of a step uses is not updated by it;
-    batches hold a number of tokens, not of sentences; `evaluate` translates and scores `DevSet`s without touching the
-    model's generation_config; checkpoints are written aside, checked by checksums, and kept by step (the last
-    `save_total_limit` scheduled ones, the best one and the newest); a loss that is not a number stops the training.
+    tokens that its task has in the whole optimizer step (accumulated batches and all processes); losses of several
+    tasks in a step are added up; a parameter that no task of a step uses is not updated; batches hold a number of
+    tokens; `evaluate` translates and scores `DevSet`s; checkpoints are written aside, checked by checksums, and kept by
+    step (the last `save_total_limit` scheduled ones, the best, the newest); a loss that is not a number stops training.
 
     Args:
         model, args: as in Trainer. With several tasks and processes args.ddp_find_unused_parameters is on, unless set.
         tasks: what to train: a `Task`, or several. UserError where they or the model do not go together.
         batches: their size, as in a recipe; how many are in a step, args.gradient_accumulation_steps says.
         schedule: learning-rate schedule; None takes args.lr_scheduler_type.
-        dev_sets: what `evaluate` measures, translates and scores, the most important first; without any, evaluation
-            is left to Seq2SeqTrainer.
+        dev_sets: what `evaluate` measures, translates and scores, the most important first.
         save_extras: called with the folder of each saved model (to put tokenizers beside it).
     """
 
@@ -276,11 +274,6 @@ class TranslationTrainer(Seq2SeqTrainer):
             args._n_gpu = 1
         args.logging_nan_inf_filter = False  # the filter reads every loss, and hides NaN from the guard
         self.tasks, self.batches = active(tasks), batches or Batches()
-        if self.batches.accumulate not in (1, args.gradient_accumulation_steps):
-            raise UserError(
-                f"batches.accumulate is {self.batches.accumulate} and args.gradient_accumulation_steps "
-                f"{args.gradient_accumulation_steps}: give the arguments the number of batches in a step."
-            )
         self.schedule, self.save_extras = schedule, save_extras
         self.dev_sets = list(dev_sets) if isinstance(dev_sets, Sequence) else [dev_sets]
         for task in self.tasks:
@@ -371,9 +364,13 @@ class TranslationTrainer(Seq2SeqTrainer):
         self._latest = loss.detach(), {name: part.detach() for name, part in parts.items()}
         return self._of_all(loss)
 
+    @property
+    def _averages(self) -> bool:
+        """Returns whether gradients are averaged over several processes."""
+        return self.args.average_tokens_across_devices and self.args.world_size > 1
+
     def _of_all(self, loss: Tensor) -> Tensor:
-        averaged = self.args.average_tokens_across_devices and self.args.world_size > 1
-        return loss * self.accelerator.num_processes if averaged else loss
+        return loss * self.accelerator.num_processes if self._averages else loss
 
     def training_step(self, model: nn.Module, inputs: Batch, num_items_in_batch: Any = None) -> Tensor:
         """Runs forward and backward, as a CUDA graph if steps are captured; records the loss, checks it is finite."""
@@ -418,7 +415,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             items = self._objectives[name].items(batch)
             counts[name] = counts[name] + items if name in counts else items
         own, counts = counts, {name: items.to(device, non_blocking=True) for name, items in counts.items()}
-        if self.args.average_tokens_across_devices and self.args.world_size > 1:
+        if self._averages:
             own = counts = {name: self.accelerator.reduce(items, "sum") for name, items in counts.items()}
         for items in own.values():
             self.meter.add(items.sum())
@@ -482,11 +479,11 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Measures loss per target token (not smoothed), perplexity and metrics on translations of `dev_sets`.
 
         The numbers of the first set are eval_loss, eval_bleu and so on, those of others eval_<name>_loss. Without
-        `dev_sets`, or with `eval_dataset`, runs Seq2SeqTrainer's evaluation, and restores the generation_config.
+        `dev_sets` runs Seq2SeqTrainer's evaluation.
         """
         self.guard.check()
-        with self.meter.paused(), dev.kept_generation_config(self.model):
-            if not self.dev_sets or eval_dataset is not None:
+        with self.meter.paused():
+            if not self.dev_sets:
                 return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen)
             metrics: dict[str, float] = {}
             several: dict[str, list[float]] = {}  # scores of each translated development set
@@ -527,10 +524,9 @@ class TranslationTrainer(Seq2SeqTrainer):
                 self.accelerator.wait_for_everyone()
                 self.store_flos()
                 self.save_model(str(staging), _internal_call=True)
-                if not self.args.save_only_model:
-                    self._save_optimizer_and_scheduler(str(staging))
-                    self._save_scaler(str(staging))
-                    self._save_rng_state(str(staging))
+                self._save_optimizer_and_scheduler(str(staging))
+                self._save_scaler(str(staging))
+                self._save_rng_state(str(staging))
                 self.accelerator.wait_for_everyone()
                 if self.args.should_save:
                     self._save_state(staging)
@@ -539,8 +535,6 @@ class TranslationTrainer(Seq2SeqTrainer):
                 self.accelerator.wait_for_everyone()
             finally:
                 shutil.rmtree(staging, ignore_errors=True)  # frees its space, which a full disk needs
-        if self.args.push_to_hub:
-            self._push_from_checkpoint(str(checkpoint))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Loads the states of optimizer and scheduler. Raises: UserError for a state of another model's optimizer."""
@@ -580,13 +574,6 @@ class TranslationTrainer(Seq2SeqTrainer):
         if self.args.save_total_limit is None:
             return
         steps = [checkpoints.step_of(path) for path in checkpoints.checkpoints(run)]
-        keep = set(self.scheduled(steps)[-self.args.save_total_limit :])
+        counted = set(saved_steps(self.schedule, int(self.state.save_steps) or 1, self.state.max_steps))
+        keep = set([step for step in steps if step in counted][-self.args.save_total_limit :])
         checkpoints.rotate(run, keep | {max(steps), self.state.best_global_step or max(steps)})
-
-    def scheduled(self, steps: Sequence[int]) -> list[int]:
-        """Returns the steps of checkpoints to average: cycles' ends, else multiples of save_steps and the last."""
-        ends = self.schedule.ends(self.state.max_steps) if self.schedule is not None else []
-        if ends:
-            return sorted(set(steps) & set(ends))
-        every = self.state.save_steps or 1
-        return sorted(step for step in steps if step % every == 0 or step == self.state.max_steps)

@@ -32,7 +32,7 @@ from helpers.training_helpers import VOCABULARY, Pairs, arguments, tiny_model
 from hf_mlnmt.data.training_set import TrainingSet
 from hf_mlnmt.training import Batches, Objective, Task, Translation, TranslationTrainer
 from hf_mlnmt.training.batching import TokenBatchSampler
-from hf_mlnmt.training.objectives import IGNORED, SHOWN, Need, pad
+from hf_mlnmt.training.objectives import IGNORED, SHOWN, Need, batch_of, gathered
 from hf_mlnmt.training.tasks import TaskBatchSampler, TaskSchedule, seed_of
 
 ENCODER = Need("an encoder (get_encoder)", lambda model: callable(getattr(model, "get_encoder", None)))
@@ -67,10 +67,8 @@ class Tokens(Objective):
         self.drawn: list[float] = []
 
     def collate(self, examples: Sequence[Any]) -> dict[str, Tensor]:
-        ids, lengths = pad([example["input_ids"] for example in examples], 0)
-        mask = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64)
-        arrays = {"input_ids": ids, "attention_mask": mask, "labels": np.where(mask == 1, ids, IGNORED)}
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+        rows = gathered(examples).columns["input_ids"]
+        return batch_of(rows, rows, 0)
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], num_items_in_batch: Any = None):
         states = model.get_encoder()(batch["input_ids"], batch["attention_mask"]).last_hidden_state

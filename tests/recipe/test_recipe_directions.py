@@ -77,10 +77,3 @@ def test_directions_beside_tasks_are_refused(tmp_path):
     path.write_text(yaml.safe_dump(content))
     with pytest.raises(UserError, match=r"takes the place of tasks and data\.train"):
         read_recipe(path)
-
-
-def test_twelve_directions_in_less_than_twenty_lines():
-    """The recipes of the project are no longer than that either."""
-    folder = Path(__file__).resolve().parents[2] / "training"
-    for path in folder.glob("bridge-*.yaml"):
-        assert len(path.read_text().splitlines()) < 20, path

@@ -55,9 +55,8 @@ def fused(folder: Path, objective: Any = "fusion-n-best", **changes: Any) -> Pat
         ({"a": {"share": 1}}, "tasks.a: missing key 'tasks.a.data'"),
         ({"a": {"data": THERE, "shares": 1}}, r"tasks.a.shares: unknown key \(did you mean 'share'\?\)"),
         ({"a": {"data": THERE, "share": -1}}, "tasks.a.share must be at least 0, not -1"),
-        ({"a": {"data": THERE, "share": "half"}}, "tasks.a.share: expected a number, not 'half'"),
-        ({"a_b": {"data": THERE}}, "tasks.a_b: a task's name has letters, digits"),
-        ({"dev": {"data": THERE}}, "tasks.dev: .* 'dev' is the name of data.dev"),
+        ({"a_b": {"data": THERE}}, "tasks.a_b: expected a task's name: letters, digits"),
+        ({"dev": {"data": THERE}}, "tasks.dev: .* not 'dev', which is data.dev"),
         ({"a": {"data": []}}, r"tasks.a.data: \[\] has too few entries"),
         ({"a": {"data": THERE, "objective": "translatoin"}}, r"tasks.a.objective: .*mean 'translation'"),
         ({"a": {"data": THERE, "objective": {"label_smoothing": 0}}}, "tasks.a.objective: there is no objective None"),
@@ -141,11 +140,9 @@ def test_objectives_that_are_refused(changes, message, tmp_path):
     [
         ({"fuse": {"beta": -0.5}}, "model.fuse: beta=-0.5: must be a number of at least 0"),
         ({"fuse": {"alpha": float("nan")}}, "model.fuse.alpha must be a finite number"),
-        ({"fuse": {"translation": []}}, r"model.fuse.translation: \[\] has too few entries"),
         ({"model": {"fuse": {"translation": "tm", "language_model": "lm"}, "system": "m-10"}}, "model.system beside"),
         ({"init_from": "tm"}, "init_from beside model.fuse"),
         ({"objective": {"name": "fusion-n-best", "n": 0}}, "n must be at least 1"),
-        ({"objective": {"name": "fusion-trellis", "k": -1}}, "k must be at least 0"),
         ({"objective": "fusion-nbest"}, "did you mean 'fusion-n-best'"),
     ],
 )

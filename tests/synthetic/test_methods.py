@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 
 from hf_mlnmt import UserError
-from hf_mlnmt.data.filters import word_overlap
 from hf_mlnmt.generation.synthetic.back_translation import Method
 from hf_mlnmt.generation.synthetic.methods import Counts, Judge
 from hf_mlnmt.generation.translating import detection
@@ -111,8 +110,3 @@ def test_a_pair_that_was_there_before():
     pairs = [("a", "x"), ("a", "y"), ("b", "x"), ("a", "x"), ("ax", ""), ("a", "x")]
     assert [judge.keeps(text, output, True, output) for text, output in pairs] == [True, True, True, False, True, False]
     assert judge.counts.dropped == {"duplicate": 2}
-
-
-def test_words_that_two_texts_share():
-    found = word_overlap(["The dog, the cat!", "3 dogs"], ["A dog: THE end"])
-    assert (found.share, found.words) == (3 / 5, ("the", "dog"))

@@ -13,8 +13,6 @@ from helpers.tiny_run import killed, run, same_weights, write_recipe
 from safetensors.torch import load_file
 
 from hf_mlnmt import UserError
-from hf_mlnmt.training import read_recipe
-from hf_mlnmt.training.folder import changes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -200,14 +198,3 @@ def test_an_amendment_that_was_interrupted(finished, data, tmp_path, monkeypatch
     run(recipe, data, output, settings=["decoding.beams=3"])
     assert "best/model.safetensors" not in written_again(output, before)
     assert results(output)["decoding"]["beams"] == results(output, "best")["decoding"]["beams"] == 3
-
-
-def test_what_differs(tmp_path):
-    before = read_recipe(write_recipe(tmp_path / "r.yaml"))
-    now = read_recipe(tmp_path / "r.yaml", ["batch.side=both", "data.test={}", "model.settings={d_model: 16}"])
-    found = changes(before, now)
-    assert found["batch.side"] == ("target", "both")
-    assert found["data.test.made_up"] == ({"files": {"source": "test.en", "target": "test.de"}}, None)
-    assert found["model.settings.encoder_layers"] == (1, None)
-    assert "model.settings.d_model" not in found
-    assert changes(before, before) == {}

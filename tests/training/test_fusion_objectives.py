@@ -5,22 +5,18 @@ from __future__ import annotations
 import copy
 import math
 
-import numpy as np
 import pytest
 import torch
-from accelerate import Accelerator
 from helpers.fused import fused, language_model, member_logits, translator
 from helpers.searching import sources
 from helpers.toy_context import bigram_language_model, bigram_translator
 from reference.fusion import every_sequence, k_token_partition, log_partition
 
 from hf_mlnmt.search.recombination import END, Trellis
-from hf_mlnmt.training.dev import DevSet
 from hf_mlnmt.training.fusion_objectives import (
     FusionNBest,
     FusionSymbol,
     FusionTrellis,
-    limit,
     log_sums,
     with_references,
 )
@@ -111,11 +107,6 @@ def test_with_beams_for_all_it_is_the_exact_loss(name, split, monkeypatch):
     assert_like_enumeration(OBJECTIVES[name], model_of(), batch_of())
 
 
-def test_the_longest_hypothesis_follows_from_the_references_whatever_fills_the_batch():
-    assert limit(None, LABELS) == limit(None, torch.nn.functional.pad(LABELS, (0, 4), value=IGNORED)) == 16
-    assert limit(5, LABELS) == 5
-
-
 def test_a_trellis_of_a_model_that_sees_k_tokens_is_exact():
     """With far fewer beams than there are translations; and the recursion for Q gives the same."""
     model, batch = model_of("bigram"), batch_of()
@@ -130,17 +121,6 @@ def test_a_trellis_of_a_model_that_sees_k_tokens_is_exact():
             return (ALPHA * logits[0] + BETA * logits[1]).tolist()
 
         assert found == pytest.approx(k_token_partition(log_q_of, 1, 1, LONGEST), abs=1e-6)
-
-
-def test_a_trellis_leaves_out_less_than_its_tolerance():
-    """alpha + beta is above 1, so what is behind the open beams is at most what they have together (Hölder)."""
-    model, batch = model_of("bigram"), {**sources((3,), VOCABULARY), "labels": LABELS[:1]}
-    wide = {"beams": VOCABULARY**2, "k": 1, "max_length": 12}
-    exact = FusionTrellis(0, **wide, tolerance=0.0).sums(model, batch)[0]
-    for tolerance in (0.3, 0.03):
-        left_out = exact - FusionTrellis(0, **wide, tolerance=tolerance).sums(model, batch)[0]
-        assert (left_out > 0).all()
-        assert (left_out < math.log1p(tolerance)).all()
 
 
 @torch.no_grad()
@@ -304,25 +284,6 @@ def test_lists_are_made_by_a_model_in_evaluation_mode_and_kept_if_that_is_asked(
     }
     torch.testing.assert_close(objective.loss(model, wider)[0], expected)
     assert made == [2, 2], "the same pairs in a batch that is padded otherwise"
-
-
-class Three(list):
-    """Pairs in memory."""
-
-    @property
-    def source_lengths(self):
-        return [len(example["input_ids"]) for example in self]
-
-
-def test_on_a_development_set_both_parts_are_per_token_of_the_first_sentences():
-    model, objective = model_of(), FusionNBest(0, **WIDE)
-    rows = [([4, 5, 1], [4, 5, 1]), ([2, 1], [2, 1]), ([5, 5, 4, 1], [4, 1])]
-    data = Three({"input_ids": np.array(source), "labels": np.array(target)} for source, target in rows)
-    scores = DevSet(data, parts=(objective, 2), batch_tokens=16).evaluate(model, Accelerator(cpu=True))
-    with torch.no_grad():
-        log_z, own = objective.sums(model, objective.collate(data[:2]))
-    assert scores["log_z"] == pytest.approx(float(log_z.sum()) / 5)
-    assert scores["log_q"] == pytest.approx(float(own.sum()) / 5)
 
 
 def test_found_by_the_translation_models():

@@ -58,7 +58,7 @@ def recipe_of(folder: Path, objective: Any = "fusion-n-best", **changes: Any) ->
     "objective", [{"name": "fusion-n-best", "n": 6}, {"name": "fusion-trellis", "beams": 3}, "fusion-symbol"]
 )
 def test_a_whole_run(objective, data, tmp_path):
-    """log q, log Z and dev BLEU at every evaluation; the translation model moves, the language model does not."""
+    """log q and log Z at every log; the translation model moves, the language model does not."""
     made = tmp_path / "run"
     run(recipe_of(tmp_path, objective), data, made)
     logs = [json.loads(line) for line in (made / "metrics.jsonl").read_text().splitlines()]
@@ -69,9 +69,6 @@ def test_a_whole_run(objective, data, tmp_path):
             assert log["loss"] == pytest.approx(log["loss_log_z"] - log["loss_log_q"], abs=2e-4)
             assert log["loss"] >= 0
     assert sum("eval_bleu" in log for log in logs) >= 2
-    for log in logs if objective != "fusion-symbol" else ():
-        if "eval_bleu" in log:
-            assert log["eval_log_q"] <= log["eval_log_z"] < 0, "the reference is in every list"
     before, after = load_file(data / "lm" / "model.safetensors"), load_file(made / "average" / "model.safetensors")
     for name, weight in before.items():
         assert torch.equal(after[f"language_0.{name}"], weight)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import signal
 from pathlib import Path
 from unittest import mock
 
@@ -14,10 +13,8 @@ from helpers.tiny_run import killed, run, write_recipe
 from rich.console import Console
 from transformers import TrainerControl, TrainerState
 
-from hf_mlnmt.evaluation import Results
 from hf_mlnmt.training import run_recipe
-from hf_mlnmt.training.callbacks import DrawCurves, Interrupted, ShowProgress, WriteMetrics, lines_until
-from hf_mlnmt.training.run import table_of
+from hf_mlnmt.training.callbacks import DrawCurves, WriteMetrics, lines_until
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SPEEDS = ("steps_per_second", "target_tokens_per_second")
@@ -63,28 +60,6 @@ def test_a_killed_run_has_the_same_lines(whole, data, tmp_path):
     (output / "metrics.jsonl").write_text("".join(lines[:-1]) + '{"step": 20, "lo')
     run(recipe, data, output)
     assert metrics(output) == metrics(folder)
-
-
-def test_an_interrupted_run_has_one_line_more(plain, data, tmp_path, monkeypatch):
-    """SIGTERM saves at step 6: what was logged up to there is a line of its own; all steps are counted once."""
-    folder, recipe = plain
-    output, show = tmp_path / "run", ShowProgress.on_step_end
-
-    def and_signal(self, args, state, control, **kwargs):
-        if state.global_step == 6:
-            signal.raise_signal(signal.SIGTERM)
-        show(self, args, state, control, **kwargs)
-
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(ShowProgress, "on_step_end", and_signal)
-        run(recipe, data, output)
-    assert [line["step"] for line in metrics(output)] == [4, 4, 5, 6]
-    run(recipe, data, output)
-    steps = [line["step"] for line in metrics(output) if "loss" in line]
-    assert steps == [4, 5, 6, 8, 10, 12, 15, 16, 20]
-    assert [line for line in metrics(output) if "eval_loss" in line] == [
-        line for line in metrics(folder) if "eval_loss" in line
-    ]
 
 
 def test_three_sentences_are_shown_again_and_again(whole, data, tmp_path):
@@ -153,22 +128,3 @@ def test_a_bar_with_the_time_left_on_a_terminal(data, tmp_path):
     with mock.patch.object(DrawCurves, "draw"):
         run_recipe(recipe, data, tmp_path / "run", console=console)
     assert re.search(r"training .*6/6 0:00:\d\d left 0:00:\d\d", text.getvalue())
-
-
-def test_one_table_of_all_scores():
-    def results(score: float) -> Results:
-        metrics = {"BLEU": {"score": score}, "TER": {"score": 50.0}}
-        return Results(
-            "x", scores={"one": {"cased": metrics}, "two": {"cased": metrics, "classic": {"BLEU": {"score": 9.0}}}}
-        )
-
-    table = table_of({"best": results(1.0), "average": results(2.0)})
-    text = io.StringIO()
-    Console(file=text, width=120).print(table)
-    cells = [re.split(r" *│ *", line)[1:-1] for line in text.getvalue().splitlines() if line.startswith("│")]
-    assert cells == [
-        ["one", "best", "1.00", "50.00", ""],
-        ["one", "average", "2.00", "50.00", ""],
-        ["two", "best", "1.00", "50.00", "9.00"],
-        ["two", "average", "2.00", "50.00", "9.00"],
-    ]

@@ -228,34 +228,10 @@ def load_same(left: Path, right: Path) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_folder_without_a_model_is_refused_before_anything_is_made(data, tmp_path):
-    recipe = write_recipe(tmp_path / "recipe.yaml", init_from={"encoder": "empty"})
-    (data / "empty").mkdir(exist_ok=True)
-    with pytest.raises(UserError, match=r"empty: no config.json there"):
-        run(recipe, data, tmp_path / "run")
-    assert not (tmp_path / "run" / "tokenizer").exists()
-
-
 def test_the_folder_of_a_run_is_no_model(whole, data, tmp_path):
     recipe = write_recipe(tmp_path / "recipe.yaml")
     with pytest.raises(UserError, match=r"recipe.yaml: init_from: .*It is a run's folder; give .*average or .*best"):
         run(recipe, data, tmp_path / "run", settings=[f"init_from={whole[0]}"], dry_run=True)
-
-
-def test_a_dry_run_says_what_would_be_loaded(whole, data, tmp_path):
-    folder, recipe, _ = whole
-    settings = [f"init_from.encoder={folder / 'best'}", f"tokenizer={{path: {folder / 'best'}}}"]
-    assert f"init_from: encoder of {folder / 'best'}" in run(
-        recipe, data, tmp_path / "x", settings=settings, dry_run=True
-    )
-    with pytest.raises(UserError, match="tokenizer is not this training's"):
-        run(
-            recipe,
-            data,
-            tmp_path / "x",
-            settings=[f"init_from={folder / 'best'}", "tokenizer.vocab_size=60"],
-            dry_run=True,
-        )
 
 
 def test_weights_of_another_direction_are_said(tmp_path):

@@ -184,12 +184,3 @@ def test_a_step_of_other_batches_is_refused(plain, data, tmp_path):
     (output / "results.json").unlink()
     with pytest.raises(UserError, match=r"sees 1 batches, and batch.accumulate: 2 with 1 process\(es\) makes 2"):
         run(recipe, data, output, settings=["batch.accumulate=2"])
-
-
-def test_checkpoints_of_the_model_alone_are_nothing_to_go_on_from(data, tmp_path):
-    settings = {"arguments": {"save_only_model": True}, "scores": False}
-    recipe, output = write_recipe(tmp_path / "r.yaml", budget={"steps": 8}, **settings), tmp_path / "run"
-    run(recipe, data, output)
-    run(recipe, data, output)  # which is at its end
-    with pytest.raises(UserError, match=r"checkpoint-4: holds the model alone \(arguments: save_only_model\)"):
-        run(recipe, data, killed(output, tmp_path / "killed", 8))

@@ -98,23 +98,6 @@ def test_every_size_has_a_whole_recipe_and_a_reason_for_each_choice(pairs, gpu):
     assert all(line.rpartition(": ")[2].strip() for line in said[2:])
 
 
-def test_what_was_measured_says_on_what():
-    """Not to be read as of the user's data."""
-    for size in chooser.SIZES:
-        for why in (*size.gpu.why.values(), *size.cpu.why.values()):
-            assert "measured:" not in why
-            assert " on val" not in why
-
-
-def test_more_pairs_have_larger_vocabularies_and_a_gpu_larger_models():
-    sizes = [choose(Measured(size.pairs, 20 * size.pairs), Machine(True, 1))[0] for size in chooser.SIZES]
-    vocabularies = [content["tokenizer"]["vocab_size"] for content in sizes]
-    assert vocabularies == sorted(vocabularies)
-    assert [content["model"]["shape"] for content in sizes] == ["tiny", "tiny", "small", "base", "base"]
-    slow = [choose(Measured(size.pairs, 20 * size.pairs), Machine(False, 1))[0] for size in chooser.SIZES]
-    assert {content["model"]["shape"] for content in slow} == {"tiny"}
-
-
 def test_29_000_pairs_of_captions_are_trained_as_the_long_recipe_is():
     """As base.yaml of multi30k-ende-long says; Multi30k's German side has 322,383 words."""
     content, _ = choose(Measured(29_000, 322_383 + 29_000), Machine(False, 1))
@@ -331,7 +314,7 @@ def test_a_model_is_fine_tuned_and_scored_before_and_after(whole, files, tmp_pat
     assert lines(output / "translations" / "test.before.de") == lines(whole[0] / "translations" / "test.average.de")
     rows = [[cell.strip() for cell in row.split("│")[1:3]] for row in text.splitlines() if row.startswith("│ dev")]
     assert rows == [["dev", "before"], ["dev", "best"], ["dev", "average"]]
-    assert "the same sentences" not in text
+    assert "data.dev holds" not in text
     assert (output / "average" / "tokenizer.json").read_bytes() == (model / "tokenizer.json").read_bytes()
     begun = json.loads((output / "init_from.json").read_text())
     assert begun["loaded"]
@@ -394,16 +377,6 @@ def test_a_model_into_other_languages_is_refused(whole, files, tmp_path, monkeyp
 @pytest.mark.parametrize(("width", "rate"), [(None, 1e-3), (128, 1e-3), (192, 1e-3), (512, 1e-4), (1024, 4e-5)])
 def test_wider_models_are_fine_tuned_at_smaller_rates(width, rate):
     assert chooser.tune(Measured(1000, 20_000), Machine(False), "x", width)[0]["optimizer"]["learning_rate"] == rate
-
-
-def test_fewer_pairs_are_seen_more_often():
-    for pairs in (200, 1000, 30_000, 10**6):
-        content, said = chooser.tune(Measured(pairs, 20 * pairs), Machine(True, 2), "x", 512)
-        files = {"files": {"source": "a.en", "target": "a.de"}}
-        data = {"languages": {"source": "en", "target": "de"}, "data": {"train": files, "dev": files}}
-        recipe = recipe_of({**data, **content}, Path("x.yaml"))
-        assert recipe.schedule.warmup < recipe.budget.steps
-        assert any("measured" in line for line in said)
 
 
 def broken(folder: Path, name: str) -> Path:

@@ -18,7 +18,6 @@ from hf_mlnmt import UserError
 from hf_mlnmt.recipe import read_recipe
 from hf_mlnmt.recipe.schema import saved_steps
 from hf_mlnmt.training import preflight
-from hf_mlnmt.training.preparation import Preparation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,34 +35,17 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
     ("setting", "message"),
     [
         ("optimizer.learning_rate=.nan", "optimizer.learning_rate must be a finite number, not nan"),
-        ("optimizer.learning_rate=.inf", "optimizer.learning_rate must be a finite number, not inf"),
-        ("optimizer.betas=[0.9, 1.0]", "optimizer.betas must be below 1, not 1.0"),
-        ("optimizer.betas=[0.9]", r"optimizer.betas: \[0.9\] has too few entries: give at least 2"),
         ("optimizer.clip=-1", "optimizer.clip must be at least 0, not -1"),
-        ("seed=-1", "seed must be at least 0, not -1"),
         ("seed=99999999999", "seed must be at most 2,147,483,647"),
-        ("budget.steps=100000000000000000000", "budget.steps must be at most 1,000,000,000"),
-        ("evaluation.patience=-1", "evaluation.patience must be above 0, not -1"),
-        ("evaluation.beams=0", "evaluation.beams must be above 0"),
-        ("decoding.beams=1000", "decoding.beams must be at most 100"),
-        ("decoding.length_penalty=.nan", "decoding.length_penalty must be a finite number"),
-        ("decoding.max_new_tokens=0", "decoding.max_new_tokens must be above 0"),
-        ("data.temperature=0.001", "data.temperature must be at least 0.1, not 0.001"),
-        ("data.train=[]", r"data.train: \[\] has too few entries"),
-        ("data.train.weight=1000000000000", "weight must be at most 1,000, not 1000000000000"),
-        ("schedule.restarts=1000000000", "schedule.restarts must be at most 1,000"),
-        ("objective={name: fusion-n-best, n: 1000000000}", "objective.n must be at most 1,000, not 1000000000"),
-        ("schedule.warmup=-3", "schedule.warmup must be at least 0, not -3"),
-        ("data.filters.max_ratio=.nan", "data.filters.max_ratio must be a finite number"),
+        ("data.filters={max_lenght: 50}", r"data.filters.max_lenght: unknown key .*max_length"),
+        ("arguments.debug=nonesuch", "precision or arguments: .*nonesuch"),
+        ("arguments.learning_rat=1", "no such field .*learning_rate"),
         ("arguments.weight_decay_x=.inf", "arguments.weight_decay_x must be a finite number"),
         ("arguments.seed=3", "arguments.seed: this is what seed says. Set that in its place"),
-        ("arguments.max_steps=3", "arguments.max_steps: this is what budget says"),
         ("arguments.per_device_train_batch_size=3", "arguments.per_device_train_batch_size: .* batch.tokens says"),
         ("arguments.use_cpu=maybe", "arguments.use_cpu: expected true or false, not 'maybe'"),
-        ("arguments.dataloader_num_workers=-1", "arguments.dataloader_num_workers must be at least 0, not -1"),
         ("arguments.dataloader_num_workers=99999", "arguments.dataloader_num_workers must be at most 1,000"),
         ("model.settings.vocab_size=7", r"model.settings.vocab_size: this is as the tokenizer says \(\d+\)"),
-        ("model.settings.eos_token_id=9", r"model.settings.eos_token_id: this is as the tokenizer says \(1\)"),
         ("model.settings.nonesuch=7", "recipe.yaml: model: TransformerConfig has no field 'nonesuch'"),
         ("model.settings.d_model=1000000", "model.settings.d_model must be at most 65,536"),
         ("model.settings.dropout=1.5", r"model.settings.dropout=1.5: must be in \[0, 1\)"),
@@ -72,8 +54,6 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("model.settings.init_std=1", r"model.settings.init_std: expected float, got int .*as in 1\.0"),
         ("model.settings.activation_function=foo", "model.settings.activation_function='foo': must be one of gelu"),
         ("model={system: ms-9, shape: tiny}", r"model.settings.auxiliary_layers=\[9\]"),
-        ("model.system=transformr", "transformr.*did you mean 'transformer'"),
-        ("model.shape=tinny", "tinny.*did you mean 'tiny'"),
         ("model={record: nonesuch}", "there is no .*nonesuch.json"),
         (
             "model={record: multi30k-ende-short/enc-dc, settings: {kernel_size: 9}}",
@@ -83,8 +63,7 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("evaluation.metrics=[bleu, nonesuch]", "evaluation.metrics: .*nonesuch"),
         ("logging.trackers=[nonesuch]", "logging.trackers.*nonesuch"),
         ("logging.trackers=[wandb]", "logging.trackers: .*wandb"),
-        ("data.test={../../evil: {path: a.tsv}}", r"the name '../../evil' is that of files"),
-        ("data.test={.hidden: {path: a.tsv}}", "data.test..hidden: the name '.hidden'"),
+        ("data.test={../../evil: {path: a.tsv}}", "data.test...*: expected a name that files can have: .*evil"),
         ("languages.target=../de", "languages.target: expected a language's code"),
         ("data.test.new.files={source: test.en, target: nowhere.de}", "data.test.new: .*nowhere.de: no such file"),
         ("data.train={path: nowhere.tsv}", "nowhere.tsv: no such file.*--data, now .*/data; .*docs/install"),
@@ -100,12 +79,7 @@ def refused(recipe: Path, data: Path, output: Path, settings: list[str], dry_run
         ("data.dev={path: two.tsv, columns: {source: 1, target: 3}}", "two.tsv, line 1: .*2 columns, 3 expected"),
         ("data.bpe_dropout=0.1 tokenizer.kind=unigram", "data.bpe_dropout leaves out merges of BPE"),
         ("data.train.streaming=true", "data.train: .*train.de: streaming is of a data set"),
-        ("data.train.config=x", "data.train: .*train.de: config is of a data set"),
-        ("data.train.split=dev", "data.train: .*train.de: split is of a data set"),
         ("data.train.columns={source: 1, target: 2}", "data.train: .*train.de: columns is of a table"),
-        ("data.train={path: two.tsv, streaming: true}", "two.tsv: streaming is of a data set"),
-        ("data.dev={path: two.tsv, split: dev}", "two.tsv: split is of a data set"),
-        ("data.test.new={synthetic: x, split: dev}", "x: split is of a data set"),
         ("tokenizer.languages=[it, en]", "target language is 'de', .* codes of it, en alone"),
         ("init_from=nowhere", r"init_from: nowhere is neither a folder nor to be had from the Hub \([^L]"),
         ("tokenizer.path=nowhere", "nowhere: no such folder; as a Hub name it is not"),
@@ -175,7 +149,7 @@ def test_dev_or_test_sets_that_are_training_data(tmp_path):
         "data.test.made_up": "data.test.made_up.files={source: train.en, target: train.de}",
     }.items():
         text = run(recipe, data, tmp_path / "run", settings=[setting, "data.max_length=39"], dry_run=True)
-        assert f"data.train train.en + train.de and {name} are the same sentences" in text
+        assert re.search(rf"data.train train.en \+ train.de holds, of the (\d+) pairs of {name}: exactly \1 ", text)
     (data / "same.de").write_bytes((data / "val.en").read_bytes())
     same = "data.dev.files={source: val.en, target: same.de}"
     assert "data.dev: source and target are the same" in run(
@@ -217,18 +191,6 @@ def test_pairs_of_scored_sets_in_training_corpora_are_counted_and_left_out(tmp_p
     assert json.loads((run_folder / "results.json").read_text())["scores"].keys() == {"made_up", "more"}
 
 
-@pytest.mark.parametrize("check", [False, True])
-def test_a_long_set_to_be_scored_that_is_training_data(tmp_path, data, monkeypatch, check):
-    monkeypatch.setattr(preflight, "READ", 100)
-    monkeypatch.setattr("hf_mlnmt.data.lines._AT_ONCE", 100)
-    recipe = read_recipe(
-        write_recipe(tmp_path / "recipe.yaml"), ["data.dev.files={source: train.en, target: train.de}"]
-    )
-    preparation = Preparation(recipe, data, tmp_path / "run", lambda text: None, check=check)
-    (warning,) = preflight.corpora(preparation)
-    assert "data.train train.en + train.de and data.dev are the same sentences" in warning
-
-
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_weights_that_do_not_fit_in_the_model(plain, data, tmp_path, dry_run):
     """init_from with the tokenizer of that model: known before anything is encoded. A run that has begun goes on."""
@@ -247,9 +209,9 @@ def test_weights_that_do_not_fit_in_the_model(plain, data, tmp_path, dry_run):
 
 def test_how_many_checkpoints_there_will_be(tmp_path):
     recipe = read_recipe(write_recipe(tmp_path / "r.yaml"))
-    assert saved_steps(recipe, 20) == [4, 8, 12, 16, 20]
-    assert saved_steps(recipe, 10) == [4, 8, 10]
-    assert saved_steps(recipe, 3) == [3]
+    assert saved_steps(recipe.schedule, 4, 20) == [4, 8, 12, 16, 20]
+    assert saved_steps(recipe.schedule, 4, 10) == [4, 8, 10]
+    assert saved_steps(recipe.schedule, 4, 3) == [3]
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
@@ -266,23 +228,6 @@ def test_an_output_that_cannot_be(tmp_path, data, dry_run, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
     with pytest.raises(UserError, match=r"cannot be written\. Choose another --output"):
         run(recipe, data, tmp_path / "new", dry_run=dry_run)
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (OSError(28, "No space left on device", "x.bin"), "x.bin: no space left on the device"),
-        (OSError(30, "Read-only file system", "x.bin"), "x.bin: cannot be read or written"),
-        (PermissionError(13, "Permission denied", "x.bin"), "x.bin: cannot be read or written"),
-    ],
-)
-def test_what_the_system_refuses_is_one_message(tmp_path, data, monkeypatch, error, message):
-    def refuse(*_, **kwargs):
-        raise error
-
-    monkeypatch.setattr("hf_mlnmt.training.callbacks.WriteMetrics.on_train_begin", refuse)
-    with pytest.raises(UserError, match=message):
-        run(write_recipe(tmp_path / "recipe.yaml"), data, tmp_path / "run")
 
 
 def test_a_run_killed_as_it_began_can_be_started_again(tmp_path, data):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -231,30 +229,6 @@ def test_several_pairs_both_ways(bases, tmp_path):
         encoded = Encoded(output / "data" / f"{name}.0")
         assert [encoded[number]["input_ids"].tolist() for number in range(PAIRS)] == rows["input_ids"]
         assert [encoded[number]["labels"].tolist() for number in range(PAIRS)] == rows["labels"]
-
-
-def weights_of(output: Path) -> dict[str, torch.Tensor]:
-    return AutoModelForSeq2SeqLM.from_pretrained(output / "average").state_dict()
-
-
-def test_killed_in_the_middle_it_ends_with_the_same_weights(bases, tmp_path):
-    """By SIGKILL behind the second of five checkpoints; the same command goes on."""
-    changes = {"budget": {"steps": 10}, "evaluation": {"every": 2}, "batch": {"tokens": 200}}
-    whole = fine_tune(bases, "nllb", tmp_path / "whole", **changes)
-    code = "import typer; from hf_mlnmt.cli.train import train; typer.run(train)"
-    command = [sys.executable, "-c", code, tmp_path / "whole.yaml", "--data", bases, "--output", tmp_path / "cut"]
-    process = fresh.Popen(command, stderr=fresh.PIPE, stdout=fresh.DEVNULL, level="package", cwd=bases)
-    end = time.monotonic() + 120
-    while not (tmp_path / "cut" / "checkpoints" / "checkpoint-4").exists():
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < end
-        time.sleep(0.005)
-    process.kill()
-    process.wait()
-    assert not (tmp_path / "cut" / "average").exists()
-    assert "going on from" in run(tmp_path / "whole.yaml", bases, tmp_path / "cut")
-    ours, expected = weights_of(tmp_path / "cut"), weights_of(whole)
-    assert all(torch.equal(ours[name], tensor) for name, tensor in expected.items())
 
 
 def test_in_half_precision_and_with_layers_computed_twice(bases, tmp_path, monkeypatch):

@@ -121,7 +121,6 @@ def test_a_dry_run_checks_all_and_leaves_nothing(data, tmp_path):
         (changed("first", reverse=True), r"rounds.first.translate.model: round back translates de-en, .* other direct"),
         (changed("first", translate={"model": "first", "text": "train.de"}), "a round cannot translate for itself"),
         (changed("first", ratio=-1), r"rounds.first.ratio must be above 0, not -1"),
-        (changed("first", ratio=float("nan")), r"rounds.first.ratio must be a finite number, not nan"),
         (
             changed("back", translate={"model": "first", "text": "a"}),
             r"rounds.back.translate.model: round first comes l",
@@ -132,9 +131,6 @@ def test_a_dry_run_checks_all_and_leaves_nothing(data, tmp_path):
         (changed("first", translate={"model": "back", "text": "a", "method": "beem"}), "did you mean 'beam'"),
         (changed("first", translate={"model": "back", "text": "a", "tag": "<x>"}), r"no token <x>.*tags: \['<x>'\]"),
         (changed("back", recipe={"bugdet": {}}), "unknown key .*did you mean 'budget'"),
-        (changed("back", recipe={}), "rounds.back.recipe: {} has too few entries"),
-        (changed("first", ratio=1e12), "rounds.first.ratio must be at most 1,000,000"),
-        (changed("back", epochs=1), "rounds.back.epochs: unknown key"),
         (changed("back", alone=True), "rounds.back.alone: there is no synthetic corpus"),
         (changed("first", after="back"), "rounds.first.after: goes on with what was translated before"),
         (ROUNDS | {"tuned": {"after": "back"}}, "rounds.tuned.after: back is no earlier round of this direction"),

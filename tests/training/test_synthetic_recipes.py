@@ -94,15 +94,6 @@ def test_a_manifest_whose_files_changed_is_refused(corpus, tmp_path):
         run(with_synthetic(tmp_path / "recipe.yaml"), corpus, tmp_path / "run")
 
 
-def test_exchanged_sides_warn_with_evidence(corpus, tmp_path):
-    write_synthetic(corpus / "english", (corpus / "train.en").read_text().splitlines())
-    recipe = with_synthetic(tmp_path / "recipe.yaml", {"synthetic": "english", "ratio": 1})
-    text = run(recipe, corpus, tmp_path / "run", dry_run=True)
-    assert "english: are its sides exchanged? Of its targets' words 100% stand in the source side" in text
-    right = run(with_synthetic(tmp_path / "right.yaml"), corpus, tmp_path / "right", dry_run=True)
-    assert "exchanged" not in right
-
-
 def test_a_recipe_turned_round_is_the_one_written_for_the_other_direction(data, tmp_path):
     """The same weights as with the files named the other way; extended and turned by one key."""
     sides = {part: {"files": {"source": f"{name}.de", "target": f"{name}.en"}}

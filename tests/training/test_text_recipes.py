@@ -11,7 +11,7 @@ import pytest
 from helpers import tiny_run
 from helpers.tiny_run import killed, run, same_weights, write_recipe
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from hf_mlnmt import UserError
 from hf_mlnmt.training import read_recipe
@@ -108,38 +108,6 @@ def test_an_encoder_is_pretrained_and_its_folder_is_a_model(data, tmp_path):
         assert any("encoder.layers" in key for key in account["loaded"])
         assert [key for key in account["dropped"] if key.endswith("projection.weight")]
         assert all("decoder" in key for key in account["initialised"])
-
-
-MULTI = {
-    "encoder-lm": {"data": {"path": "train.en", "language": "en"}, "dev": {"path": "val.en", "language": "en"}},
-    "encoder-cloze": {"data": {"path": "train.en", "language": "en"}},
-    "decoder-lm": {"data": {"path": "train.de", "language": "de"}},
-    "pseudo-encoder": {"data": {"path": "train.de", "language": "de"}},
-}
-
-
-def test_multi_task_of_all_five(data, tmp_path):
-    """Each loss under its name, resumed bit for bit, the projections left behind, BLEU of the translation."""
-    tasks: dict[str, Any] = {name: {**task, "objective": name} for name, task in MULTI.items()}
-    tasks["encoder-cloze"]["objective"] = CLOZE
-    tasks = {"translation": {"data": PAIRS, "share": 2}, **tasks}
-    recipe = recipe_of(tmp_path, tasks=tasks, data={"train": None, "test": {}}, evaluation={"every": 4},
-                       batch={"tokens": 60, "accumulate": 3})  # fmt: skip
-    run(recipe, data, tmp_path / "run")
-    results = json.loads((tmp_path / "run" / "results.json").read_text())
-    state = json.loads((tmp_path / "run" / "checkpoints" / "checkpoint-20" / "trainer_state.json").read_text())
-    logged = {key for line in state["log_history"] for key in line if key.startswith("loss_")}
-    assert logged == {f"loss_{name}" for name in tasks}
-    assert {"eval_bleu", "eval_encoder-lm_perplexity"} <= results["dev"][-1].keys()
-    saved = load_file(tmp_path / "run" / "checkpoints" / "checkpoint-20" / "model.safetensors")
-    assert {key for key in saved if "heads" in key} == {
-        "objective_heads.encoder-lm-head.weight", "objective_heads.encoder-cloze-head.weight",
-    }  # fmt: skip
-    _, told = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run" / "average", output_loading_info=True)
-    assert not any(told.values())
-    again = killed(tmp_path / "run", tmp_path / "again", 20, 16)
-    run(recipe, data, again)
-    assert same_weights(tmp_path / "run", again)
 
 
 def test_the_decoder_begins_with_a_language_model(language_model, data, tmp_path):

@@ -13,7 +13,6 @@ from transformers import Seq2SeqTrainingArguments
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.training_set import Corpora
-from hf_mlnmt.recipe.schema import Languages, Recipe
 from hf_mlnmt.training import Batches, Schedule, Task, TokenBatchSampler, Translation, TranslationTrainer
 from hf_mlnmt.training import trainer as trainer_module
 from hf_mlnmt.training.dev import metric
@@ -132,21 +131,6 @@ def test_evaluation_scores_translations_and_leaves_no_trace(tmp_path):
     assert dev.translations == outputs
 
 
-def test_stock_evaluation_does_not_touch_the_generation_config(tmp_path):
-    model = tiny_model()
-    before = model.generation_config.to_dict()
-    settings = arguments(tmp_path, predict_with_generate=True, generation_max_length=7)
-    trainer = TranslationTrainer(
-        model,
-        settings,
-        Task(Pairs(), Translation(0)),
-        eval_dataset=Pairs(7),
-        compute_metrics=lambda p: {"n": len(p.predictions)},
-    )
-    assert trainer.evaluate()["eval_n"] == 7
-    assert model.generation_config.to_dict() == before
-
-
 def test_saved_configs_are_clean(tmp_path):
     trainer = make(tmp_path, dev=dev_set(), save_strategy="steps", save_steps=6, eval_strategy="steps", eval_steps=6)
     trainer.train()
@@ -161,14 +145,6 @@ def test_saved_configs_are_clean(tmp_path):
 def test_the_stock_label_smoothing_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"auxiliary decoders.*label_smoothing=0.1"):
         make(tmp_path, label_smoothing_factor=0.1)
-
-
-def test_batches_of_a_step_are_counted_in_one_place(tmp_path):
-    settings, task = arguments(tmp_path, gradient_accumulation_steps=2), Task(Pairs(), Translation(0, 0.1))
-    with pytest.raises(UserError, match=r"batches.accumulate is 3 and args.gradient_accumulation_steps 2"):
-        TranslationTrainer(tiny_model(), settings, task, Batches(60, accumulate=3))
-    assert TranslationTrainer(tiny_model(), settings, task, Batches(60, accumulate=2)).batches.tokens == 60
-    assert TranslationTrainer(tiny_model(), settings, task).batches.tokens == Recipe(Languages("", "")).batch.tokens
 
 
 def test_named_losses_are_logged(tmp_path):
