@@ -53,6 +53,11 @@ def translate(
     mark: str | None = _of_output(None, "Put before translations --below.", "--mark"),
     leave: bool = _of_output(False, "Leave the source where the translation is --below.", "--leave"),
     fuzzy: bool = _of_output(False, "Mark translations in .po and .xliff as not reviewed.", "--fuzzy"),
+    report: Path | None = _of_output(
+        None,
+        "Write counts of this run here (JSON): bands of --memory's matches, what is doubtful, cut, left, too long.",
+        "--report",
+    ),
     window: int = options.machine(2048, "Lines that are read and sorted by length together.", min=1),
     shard: options.Shard = None,
     device: options.Device = None,
@@ -99,7 +104,7 @@ def translate(
         raise UserError(
             "--doubtful: translations are not watched with --no-watch, n-best lists, samples or beginnings."
         )
-    for file in filter(None, (output, doubtful)):
+    for file in filter(None, (output, doubtful, report)):
         check_file(file)
     if scores and not decoding.num_return_sequences and not decoding.alternatives:
         decoding = replace(decoding, num_return_sequences=1)
@@ -109,6 +114,7 @@ def translate(
 
     from hf_mlnmt import documents
     from hf_mlnmt.cli.terminal import Progress
+    from hf_mlnmt.common.files import write_json
     from hf_mlnmt.common.languages import check_files, direction_of, language_tag
     from hf_mlnmt.common.made_from import identity_of_model
     from hf_mlnmt.common.model_folder import fetch_small_files
@@ -116,7 +122,7 @@ def translate(
     from hf_mlnmt.generation import TranslationPipeline
 
     decoding, document, texts = decoding.with_languages_of(model), None, None
-    memory: str | None = None
+    memory, counts = None, dict[str, Any]()
     if named := None if format else next(filter(documents.is_document, inputs), None):
         lists: dict[str, Any] = {"--n-best": decoding.num_return_sequences, "--alignments": decoding.alignments}
         lists |= {"--jsonl": jsonl, "--shard": shard, "a file of lines": files_of, "--below": below is not None}
@@ -163,8 +169,10 @@ def translate(
         if document:
             rows = list[str]()
             found = documents.translate_document(
-                pipeline, document, decoding, update, lambda *of: rows.append(row(*of))
+                pipeline, document, decoding, update, lambda *of: rows.append(row(*of)), counts
             )
             write(found, len(document.texts), "".join(rows))
         elif texts:
-            texts.translate(pipeline, write, update, done, style)
+            counts = texts.translate(pipeline, write, update, done, style)
+    if report:
+        write_json(report, {"model": model, "files": inputs, **counts})

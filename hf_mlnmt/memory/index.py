@@ -36,7 +36,7 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import atomic_path, cache_folder, explained, file_name
 from hf_mlnmt.common.languages import language_tag
 from hf_mlnmt.common.made_from import Origin
-from hf_mlnmt.data.bilingual import BILINGUAL, UnitReport, read_units
+from hf_mlnmt.data.bilingual import BILINGUAL, UnitReport, pair_of, read_units
 from hf_mlnmt.data.formats import format_of
 from hf_mlnmt.memory.lexicon import Lexicon, Sample
 from hf_mlnmt.memory.matching import (
@@ -249,9 +249,13 @@ class TranslationMemory:
             self.between(source, target)
 
     def between(self, source: str | None, target: str | None) -> Self:
-        """Opens the memory for two languages if it is not open yet, and returns it. Raises: UserError without them."""
+        """Opens the memory for two languages if it is not open yet, and returns it; they are those that a file of it
+        names, unless told. Raises: UserError without them."""
         if self.parts:
             return self
+        if not (source and target):
+            pair = next(filter(None, map(pair_of, self.files)), (None, None))
+            source, target = source or pair[0], target or pair[1]
         if not (source and target):
             raise UserError("memory: its languages are not known: say source and target (--from, --to).")
         tags = [language_tag(code) for code in (source, target)]

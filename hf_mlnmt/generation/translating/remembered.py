@@ -21,9 +21,13 @@ WEIGHT = 1.0  # unless memory_weight says another
 MACHINE = "machine"
 
 
+def _percent(matches: Sequence[Match]) -> int:
+    return matches[0].percent if matches else 0
+
+
 def is_known(matches: Sequence[Match]) -> bool:
     """Returns whether the best match's translation is one of the text itself."""
-    return bool(matches) and matches[0].percent >= EXACT
+    return _percent(matches) >= EXACT
 
 
 class Remembered:
@@ -33,7 +37,7 @@ class Remembered:
         self.memory, self.ends, self.bands = memory, list(ends), Bands()
         self.weight = WEIGHT if options.memory_weight is None else options.memory_weight
         self.target, self.processing = parts.target, parts.target_processing
-        tokenizer = parts.target
+        self.cuts, tokenizer = options.split == "sentences", parts.target
         self.special = {*tokenizer.all_special_ids, *tokenizer.convert_tokens_to_ids(code_tokens(tokenizer))}
 
     def with_matches(self, texts: Sequence[str], cut: Sequence[CutText], free: Sequence[bool]) -> list[CutText]:
@@ -49,10 +53,11 @@ class Remembered:
             for place, (piece, each) in enumerate(zip(inputs, own)):
                 if may and is_known(each) and "\n" not in piece.text:
                     inputs[place] = piece._replace(known=each[0].text, ids=piece.ids[-1:])
-            some = [each or matches[:1] for each in own]
-            worst = min(some, key=lambda each: each[0].percent if each else 0, default=[])
-            self.bands.add(line, worst[0].percent if worst else 0)
-            found.append((CutText(text.line, pieces, inputs, worst[0].origin if worst else MACHINE), some))
+            some = [max(each, matches[:1], key=_percent) for each in own]
+            worst = min(some, key=_percent, default=[])
+            self.bands.add(line, _percent(worst))
+            known = (worst[0].origin, worst[0]) if worst else (MACHINE, None)
+            found.append((CutText(text.line, pieces, inputs, *known), some))
         steering = self._pieces({match.text for _, some in found for each in some for match in each})
         for text, some in found:
             for place, (piece, each) in enumerate(zip(text.inputs, some)):
@@ -60,6 +65,11 @@ class Remembered:
                     rewarded = [(ids, match.reward) for match in each for ids in steering[match.text]]
                     text.inputs[place] = piece._replace(steering=rewarded)
         return [text for text, _ in found]
+
+    def knows(self, text: str) -> bool:
+        """Returns whether the memory has a translation of a text, or, if the call cuts it again, one like it."""
+        matches = self.memory.matches(text, most=1)
+        return bool(matches) if self.cuts else is_known(matches)
 
     def _pieces(self, texts: set[str]) -> dict[str, list[list[int]]]:
         """Returns of each translation the tokens between its holes and unknown ones, and the end."""
