@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import compress, islice
 from pathlib import Path
 from types import MappingProxyType
@@ -276,6 +276,7 @@ def encode_corpus(
     progress: Progress | None = None,
     check: bool = False,
     placeholders: Mapping[str, str] = MappingProxyType({}),
+    behind: Any = None,
 ) -> Encoded:
     """Reads, filters and encodes a corpus into `folder`; what is there already of the same text and settings is used.
 
@@ -285,6 +286,7 @@ def encode_corpus(
     language `spec.side` must say whose vocabulary it gets.
     processes: that encode; None: one for each core. The bytes are the same for any number.
     check: read all of the text, and of what is there, to see whether it is the same.
+    behind: finds the texts behind the sources (`Encoder`), at most `max_length` subwords with these.
 
     Raises: UserError when nothing is left.
     """
@@ -297,7 +299,8 @@ def encode_corpus(
         tokenizers = tokenizers.between(named.get("source"), named.get("target"))
         how["language"] = named.get("target") if languages_of(tokenizers.source) else None
         how |= tokenizers.told()
-    made = {"placeholders": dict(placeholders)} if placeholders else {}
+    made: dict[str, Any] = {"placeholders": dict(placeholders)} if placeholders else {}
+    made |= {"behind": repr(behind)} if behind else {}
     origin = origin_of(spec, root, tokenizers, filter=repr(pair_filter), max_length=max_length, **made, **how)
     if there := reuse(folder, origin, check):
         return there
@@ -310,6 +313,7 @@ def encode_corpus(
         return islice(_items(spec, root, report), done, None)
 
     encoder = _encoder(tokenizers, side, how.get("language"), tag, pair_filter, placeholders)
+    encoder = replace(encoder, behind=behind, longest=max_length or 0)
     total = size_of(spec, root, read=progress is not None)
     ids = _type_of_ids(tokenizers)
     encoded = _grow(folder, origin, encoder, read, ids, max_length, processes or cores(), progress, total)

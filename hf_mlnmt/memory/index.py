@@ -23,8 +23,9 @@ import threading
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Self
@@ -318,6 +319,14 @@ class TranslationMemory:
         twice = f" {again:,} stand there again with another target: the newest counts." if again else ""
         log.warning("%s: %s%s", file, report, twice)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(TranslationMemory, **dict(zip(("source", "target"), self.languages))), tuple(self.files)
+
+    def __repr__(self) -> str:
+        """Returns what it holds: the digests of its files, and how many units were added."""
+        built = [json.loads(part.about("made_from"))["fingerprint"] for part in self.parts if part.fixed]
+        return f"TranslationMemory({', '.join(built)}, {len(self)} units)"
+
     def __len__(self) -> int:
         return sum(part.connection.execute("SELECT count(*) FROM units").fetchone()[0] for part in self.parts)
 
@@ -360,18 +369,25 @@ class TranslationMemory:
             connection.execute("INSERT OR REPLACE INTO postings VALUES (?, ?)", (key, units))
 
     def matches(
-        self, text: str, before: str | None = None, after: str | None = None, most: int = 5, least: int = LEAST
+        self,
+        text: str,
+        before: str | None = None,
+        after: str | None = None,
+        most: int = 5,
+        least: int = LEAST,
+        others: bool = False,
     ) -> list[Match]:
         """Returns the units that are most like a text, the best first, `least` percent or more; where a translation can
         be put in as it is, those alone.
 
-        before, after: the text's neighbours, by which a context match is told.
+        before, after: the text's neighbours, by which a context match is told. others: units of the text itself are
+        left out, and so is what could be put in.
         """
         self.between(None, None)
         if not (asked := plain(text)):
             return []
         bare, context, found, matches = skeleton(asked), context_of(before, after), words(asked), dict[str, Match]()
-        for part in self.parts:
+        for part in () if others else self.parts:
             same = part.rows("exact = ?", (key_of(asked),))
             same = sorted(same, key=lambda row: row[2] != context)  # a context match first
             for row in [*same, *(part.rows("skeleton = ?", (key_of(bare),), 20) if bare != asked else ())]:
@@ -384,7 +400,7 @@ class TranslationMemory:
                 near = Levenshtein.normalized_similarity(
                     found, words(source := plain(row[0])), score_cutoff=least / 100
                 )
-                if near * 100 >= least and source not in matches:
+                if near * 100 >= least and source not in matches and not (others and source == asked):
                     matches[source] = Match(min(99, math.floor(100 * near + 1e-9)), "", source, row[1], row[4])
         return [
             match
@@ -400,3 +416,30 @@ class TranslationMemory:
         """Returns which words go together in the largest of the files."""
         found = [part.about("lexicon") for part in self.parts if part.fixed]
         return Lexicon.read(max(found, key=len))
+
+
+@dataclass(frozen=True)
+class MatchesBehind:
+    """Finds for pairs of a training corpus the translation of the text in a memory that is most like the source.
+
+    A share `none` of the pairs gets no match, and a share `other` the match of the pair before, so that a model learns
+    to translate without a match and beside a bad one. Which pairs these are follows from their texts.
+
+    Reference: Bulte and Tezcan 2019, "Neural Fuzzy Repair".
+    """
+
+    memory: TranslationMemory
+    none: float = 0.0
+    other: float = 0.0
+
+    def __call__(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
+        """Returns a translation for each pair of texts, "" where there is none."""
+        found = [self.memory.matches(source, most=1, others=True) for source, _ in pairs]
+        texts, draws = (
+            [match[0].target if match else "" for match in found],
+            [key_of(*pair) / 2**64 + 0.5 for pair in pairs],
+        )
+        rows = zip(draws, texts, texts[-1:] + texts[:-1], strict=True)
+        return [
+            "" if draw < self.none else wrong if draw < self.none + self.other else text for draw, text, wrong in rows
+        ]

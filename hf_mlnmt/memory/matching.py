@@ -22,6 +22,9 @@ from hf_mlnmt.data.words import is_unspaced
 
 CONTEXT, EXACT, LEAST = 101, 100, 50
 BANDS = {CONTEXT: "101", EXACT: "100", 95: "95-99", 85: "85-94", 75: "75-84", LEAST: "50-74", 0: "none"}
+BEHIND = (
+    "reads_matches"  # the key in generation_config.json of a model that was trained with matches behind its sources
+)
 HOLE = "\ue000"  # stands in a translation for a part of the match that the text has not
 _SPACED = re.compile(r"\w+|[^\w\s]")
 _SINGLE = re.compile(r"[a-z0-9_]+|[^\s]")

@@ -53,6 +53,8 @@ def check_tasks(recipe: Recipe) -> None:
         raise UserError(f"{where}: data.bpe_dropout is for pairs; this objective reads text of one language.")
     if sum(recipe.augment.shares) and all(reads_text(each.objective) for each in recipe.sections().values()):
         raise UserError(f"{where}: augment: is for pairs, and no objective reads some here. Leave it out.")
+    if sum(recipe.augment.shares) and recipe.data.memory:
+        raise UserError(f"{where}: augment: changes pairs without matches. Leave augment or data.memory out.")
     if not recipe.sections():
         raise UserError(f"{where}: tasks: none has a share above 0, so there is nothing to train.")
     if not dev_names(recipe):

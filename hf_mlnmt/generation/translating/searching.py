@@ -164,7 +164,8 @@ class BatchSearch:
             raise OptionError(f"confidence: {self.name or 'the model'} is not calibrated: hf-mlnmt model calibrate.")
         first = [self.arguments.get("forced_bos_token_id", settings.forced_bos_token_id)] if self.skipped else []
         self.constraints = TextConstraints(options, parts, self.encoder, first_line, first, self.ends, self.longest)
-        self.memory = None if memory is None else Remembered(memory, options, parts, [*filter(None, self.ends)])
+        ends = [*filter(None, self.ends)]
+        self.memory = None if memory is None else Remembered(memory, options, parts, ends, self.encoder.limit)
         self.quotes = True  # whether warnings quote unmet terms; a server, whose log quotes no user, sets False
         if (said := parts.source.init_kwargs.get(EXPECTS)) is not None:
             logger.warning("%s expects text that is cut: %s", self.name or "the model", said)
