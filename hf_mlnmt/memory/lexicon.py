@@ -8,11 +8,12 @@ same on both sides belongs to that, and what was never seen together to the word
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
+from hf_mlnmt.data.bilingual import Unit
 from hf_mlnmt.memory.matching import HOLE, hashes_of, words, words_in
 
 MOST = 50_000  # units; up to twice as many are counted
@@ -25,13 +26,15 @@ class Sample:
     def __init__(self) -> None:
         self.every, self.seen, self.units = 1, 0, list[tuple[str, str]]()
 
-    def add(self, source: str, target: str) -> None:
-        """Takes a unit, or passes it over."""
-        if self.seen % self.every == 0:
-            self.units.append((source, target))
-        self.seen += 1
-        if len(self.units) > 2 * MOST:
-            self.units, self.every = self.units[::2], 2 * self.every
+    def passing(self, units: Iterable[Unit]) -> Iterator[Unit]:
+        """Yields all units, and keeps some of them."""
+        for unit in units:
+            if self.seen % self.every == 0:
+                self.units.append((unit.source, unit.target))
+            self.seen += 1
+            if len(self.units) > 2 * MOST:
+                self.units, self.every = self.units[::2], 2 * self.every
+            yield unit
 
 
 class Lexicon:
