@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,13 +41,12 @@ from hf_mlnmt.common.languages import language_tag
 from hf_mlnmt.common.made_from import Origin
 from hf_mlnmt.data.bilingual import BILINGUAL, Unit, UnitReport, pair_of, read_units
 from hf_mlnmt.data.formats import format_of
-from hf_mlnmt.memory.lexicon import Lexicon, Sample
+from hf_mlnmt.memory.lexicon import Lexicon, sampled
 from hf_mlnmt.memory.matching import (
     CONTEXT,
     EXACT,
     LEAST,
     Match,
-    best,
     fitted,
     hashes_of,
     plain,
@@ -66,7 +66,7 @@ _KINDS = ".tmx, .xliff, .po, .mo, .tsv, .csv, a folder or zip of such"
 _OWN = (".memory", ".added", ".lock", ".part")
 _TABLES = """
 CREATE TABLE units (id INTEGER PRIMARY KEY, exact INTEGER, context INTEGER, skeleton INTEGER, source TEXT, target TEXT,
-    changed TEXT, place TEXT);
+    changed TEXT, place TEXT, words TEXT);
 CREATE UNIQUE INDEX by_text ON units (exact, context);
 CREATE TABLE postings (key INTEGER PRIMARY KEY, units BLOB);
 CREATE TABLE about (name TEXT PRIMARY KEY, value BLOB);
@@ -74,7 +74,7 @@ CREATE TABLE about (name TEXT PRIMARY KEY, value BLOB);
 _BY_SKELETON = "CREATE INDEX by_skeleton ON units (skeleton) WHERE skeleton IS NOT NULL"
 _MORE = """INSERT INTO postings VALUES (?, ?)
     ON CONFLICT (key) DO UPDATE SET units = CAST(units || excluded.units AS BLOB)"""
-_COLUMNS = "source, target, context, changed, place, id"
+_COLUMNS = "source, target, context, changed, place, words"
 
 
 def key_of(*texts: str) -> int:
@@ -147,7 +147,7 @@ class Index:
         return row and row[0]
 
     def rows(self, where: str, values: Sequence[Any], most: int = 1000) -> list[Any]:
-        """Returns (source, target, context, changed, place) of units, the newest first."""
+        """Returns (source, target, context, changed, place, words) of units, the newest first."""
         order = f"ORDER BY changed DESC, id DESC LIMIT {most}"
         return self.connection.execute(f"SELECT {_COLUMNS} FROM units WHERE {where} {order}", values).fetchall()
 
@@ -223,8 +223,8 @@ def _write(connection: sqlite3.Connection, units: Iterable[Unit]) -> int:
             continue
         bare, found = skeleton(source), words(source)
         lengths.append(min(_LONGEST, len(found)))
-        row = (len(lengths), *keys, None if bare == source else key_of(bare), *new)
-        connection.execute("INSERT INTO units VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        row = (len(lengths), *keys, None if bare == source else key_of(bare), *new, " ".join(found))
+        connection.execute("INSERT INTO units VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         all_words.frombytes(hashes_of(found).tobytes())
         numbers.extend([len(lengths)] * len(found))
         if len(all_words) > _AT_ONCE:
@@ -316,9 +316,9 @@ class TranslationMemory:
         try:
             connection.executescript(f"PRAGMA journal_mode = OFF; PRAGMA cache_size = -65536; {_TABLES} BEGIN")
             source, target = self.languages
-            sample = Sample()
-            again = _write(connection, sample.passing(read_units(file, source, target, report)))
-            connection.execute("INSERT INTO about VALUES ('lexicon', ?)", (Lexicon.of(sample.units).write(),))
+            some = list[tuple[str, str]]()
+            again = _write(connection, sampled(read_units(file, source, target, report), some))
+            connection.execute("INSERT INTO about VALUES ('lexicon', ?)", (Lexicon.of(some).write(),))
             connection.execute(_BY_SKELETON)
             origin.check_unchanged()
             connection.execute("INSERT INTO about VALUES ('made_from', ?)", (json.dumps(origin.record()),))
@@ -386,17 +386,20 @@ class TranslationMemory:
                     matches[source] = Match(exact if source == asked else EXACT, text, source, row[1], row[4])
         for part in self.parts if not matches else ():
             for row in part.near(found):
-                near = Levenshtein.normalized_similarity(found, words(row[0]), score_cutoff=LEAST / 100)
+                near = Levenshtein.normalized_similarity(found, row[5].split(), score_cutoff=LEAST / 100)
                 if near * 100 >= LEAST and row[0] not in matches and not (others and row[0] == asked):
                     matches[row[0]] = Match(min(99, math.floor(100 * near + 1e-9)), "", *row[:2], row[4])
-        return [
-            match
-            if match.text
-            else match._replace(
-                text=self.lexicon.fitting(found, match.source, fitted(match.source, match.target, asked)[0])
-            )
-            for match in best(matches.values(), most)
-        ]
+        chosen = dict[str, Match]()  # one of each translation
+        for match in sorted(matches.values(), key=lambda match: -match.percent):
+            chosen.setdefault(match.text or match.target, match)
+        return [self._fitted(match, asked, found) for match in islice(chosen.values(), most)]
+
+    def _fitted(self, match: Match, asked: str, found: Sequence[str]) -> Match:
+        """Returns a match with what of its translation fits a text, whose words are `found`."""
+        if match.text:
+            return match
+        text, _ = fitted(match.source, match.target, asked)
+        return match._replace(text=self.lexicon.fitting(found, match.source, text))
 
     @cached_property
     def lexicon(self) -> Lexicon:

@@ -20,21 +20,15 @@ MOST = 50_000  # units; up to twice as many are counted
 _NEAR = 0.02  # weight of the place in the sentence
 
 
-class Sample:
-    """Units that are spread over a memory of unknown size."""
-
-    def __init__(self) -> None:
-        self.every, self.seen, self.units = 1, 0, list[tuple[str, str]]()
-
-    def passing(self, units: Iterable[Unit]) -> Iterator[Unit]:
-        """Yields all units, and keeps some of them."""
-        for unit in units:
-            if self.seen % self.every == 0:
-                self.units.append((unit.source, unit.target))
-            self.seen += 1
-            if len(self.units) > 2 * MOST:
-                self.units, self.every = self.units[::2], 2 * self.every
-            yield unit
+def sampled(units: Iterable[Unit], some: list[tuple[str, str]]) -> Iterator[Unit]:
+    """Yields all units, and puts the texts of MOST or more that are spread over them into `some`."""
+    every = 1
+    for number, unit in enumerate(units):
+        if number % every == 0:
+            some.append((unit.source, unit.target))
+        if len(some) > 2 * MOST:
+            some[:], every = some[::2], 2 * every
+        yield unit
 
 
 class Lexicon:

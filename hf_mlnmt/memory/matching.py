@@ -12,7 +12,7 @@ import re
 import unicodedata
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -177,11 +177,3 @@ class Bands:
 def holes(text: str) -> list[str]:
     """Returns the parts of a fitted translation between its holes."""
     return [part for part in text.split(HOLE) if part.strip()]
-
-
-def best(matches: Iterable[Match], most: int) -> Sequence[Match]:
-    """Returns the best matches, one of each translation; of equal ones the first."""
-    found: dict[str, Match] = {}
-    for match in sorted(matches, key=lambda match: -match.percent):
-        found.setdefault(match.text or match.target, match)
-    return list(found.values())[:most]
