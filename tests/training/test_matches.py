@@ -11,7 +11,8 @@ from helpers.tiny_run import UNSCORED, WORDS, run, write_recipe
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.encoded import Encoded
-from hf_mlnmt.data.tokenizer import load_tokenizers
+from hf_mlnmt.data.processing import Encoder
+from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
 from hf_mlnmt.generation import DecodingOptions, TranslationCall, TranslationPipeline
 from hf_mlnmt.memory.index import MatchesBehind, TranslationMemory
 
@@ -84,6 +85,17 @@ def test_a_model_learns_to_copy_from_its_match(corpus, tmp_path):
             ids, alone = ids_of(text, match), ids_of(text, "")
             assert piece.ids == (ids if len(ids) <= (most or 999) else alone)
             assert not piece.steering
+
+
+@pytest.mark.parametrize(("longest", "second"), [(7, True), (6, False)])
+def test_a_match_that_is_too_long_is_left_out(tokenizer, longest, second):
+    sides = list(Tokenizers(tokenizer, tokenizer).sides(None, None).values())
+    matches = ["", "lu me do", "ki"]
+    encoder = Encoder(sides, behind=lambda pairs: matches, longest=longest)
+    (ids, lengths), _ = encoder([("ba", "x"), ("do ki", "x"), ("me", "x")]).sides
+    words = ["ba", *(["do ki", "lu me do"] if second else ["do ki"]), "me", "ki"]
+    assert ids.tolist() == [token for text in words for token in tokenizer(text)["input_ids"]]
+    assert lengths.tolist() == [2, 7 if second else 3, 4]
 
 
 def test_which_match_a_pair_gets(corpus, tmp_path):
