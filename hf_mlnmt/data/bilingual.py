@@ -213,7 +213,7 @@ def bilingual_files(path: Path, source: str, target: str) -> list[Place]:
     return known
 
 
-def pair_of(path: Path) -> tuple[str, str] | None:
+def pair_of_file(path: Path) -> tuple[str, str] | None:
     """Returns source and target language of a bilingual file that names these two alone, in the first MiB of a TMX or
     XLIFF file, or in its name; else None."""
     found = list[str]()

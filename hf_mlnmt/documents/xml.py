@@ -289,7 +289,8 @@ class _Xliff(Part):
             self._raw(range(rest, last + 1)),
         ]
         named = attributes(first)
-        limit = int(named["maxwidth"]) if named.get("size-unit") == "char" and named["maxwidth"].isdigit() else None
+        most = named.get("maxwidth", "") if named.get("size-unit") == "char" else ""
+        limit = int(most) if most.isdecimal() else None
         return Checked([] if unit_text.left else around, str, before, unit_text.left, limit), last + 1
 
     def _stated(self, start: str, best: Hypothesis) -> str:

@@ -39,7 +39,7 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import atomic_path, cache_folder, explained, file_name
 from hf_mlnmt.common.languages import language_tag
 from hf_mlnmt.common.made_from import Origin
-from hf_mlnmt.data.bilingual import BILINGUAL, Unit, UnitReport, pair_of, read_units
+from hf_mlnmt.data.bilingual import BILINGUAL, Unit, UnitReport, pair_of_file, read_units
 from hf_mlnmt.data.formats import format_of
 from hf_mlnmt.memory.lexicon import Lexicon, sampled
 from hf_mlnmt.memory.matching import (
@@ -134,12 +134,8 @@ class Index:
         connection = self.connection
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("BEGIN IMMEDIATE")
-        try:
+        with connection:  # commits, or rolls back where it fails
             yield connection
-            connection.execute("COMMIT")
-        except BaseException:
-            connection.execute("ROLLBACK")
-            raise
 
     def about(self, name: str) -> Any:
         """Returns a value that was noted, or None."""
@@ -262,7 +258,7 @@ class TranslationMemory:
         if self.parts:
             return self
         if not (source and target):
-            pair = next(filter(None, map(pair_of, self.files)), (None, None))
+            pair = next(filter(None, map(pair_of_file, self.files)), (None, None))
             source, target = source or pair[0], target or pair[1]
         if not (source and target):
             raise UserError("memory: its languages are not known: say source and target (--from, --to).")
@@ -359,12 +355,7 @@ class TranslationMemory:
             self.parts = [self.added, *self.parts]
 
     def matches(
-        self,
-        text: str,
-        before: str | None = None,
-        after: str | None = None,
-        most: int = 5,
-        others: bool = False,
+        self, text: str, before: str | None = None, after: str | None = None, most: int = 5, others: bool = False
     ) -> list[Match]:
         """Returns the units that are most like a text, the best first, LEAST percent or more; where a translation can
         be put in as it is, those alone.

@@ -211,9 +211,8 @@ class Data(Section):
     )
     memory: Models | None = key(
         None,
-        "Translation memories, files as of translate --memory, which may be the corpus: behind each source stands the "
-        "translation of the most similar other text, and the model reads one where it is given a memory "
-        "(docs/memory.md).",
+        "Translation memories, files as of translate --memory, which may be the corpus itself: the translation of the "
+        "most similar other text stands behind each source, of dev too. The model then reads those of --memory.",
     )
     no_match: Share = key(0.3, "Of memory: the share of training pairs that are shown without a match.")
     other_match: Share = key(0.1, "Of memory: the share of training pairs that are shown with another pair's match.")

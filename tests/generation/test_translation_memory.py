@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from hf_mlnmt import UserError, documents
 from hf_mlnmt.cli import app
-from hf_mlnmt.data.bilingual import pair_of
+from hf_mlnmt.data.bilingual import pair_of_file
 from hf_mlnmt.data.formats import in_xml
 from hf_mlnmt.data.tokenizer import save_tokenizers
 from hf_mlnmt.generation import DecodingOptions, TranslationPipeline
@@ -356,7 +356,7 @@ def test_a_translation_that_is_short_enough_is_taken(toy, caplog):
         (0, "char", first, 1),
         (0, "pixel", first, 0),
     ):
-        units, counts = unit.format(limit, size, text) + unit.format(200, "char", text), dict[str, Any]()
+        units, counts = unit.format(limit, size, text) + unit.format("", "char", text), dict[str, Any]()
         document = documents.read(f'<xliff version="1.2"><file><body>{units}</body></file></xliff>', ".xlf")
         written = documents.translate_document(pipeline, document, options, lambda done: None, counts=counts)
         assert re.findall("<target.*?>(.*?)</target>", written) == [in_xml(expected), in_xml(first)]
@@ -378,7 +378,7 @@ def test_a_translation_that_is_short_enough_is_taken(toy, caplog):
 )
 def test_the_only_two_languages_of_a_file(tmp_path, name, content, expected):
     (tmp_path / name).write_text(content, "utf-8")
-    assert pair_of(tmp_path / name) == expected
+    assert pair_of_file(tmp_path / name) == expected
 
 
 def test_bands_are_shown_without_translating(tmp_path):
