@@ -42,7 +42,7 @@ def _add(verbs: typer.Typer, verb: Callable[..., None], panel: str | None = None
     verbs.command(name, cls=Verb, rich_help_panel=panel, help=_paragraphs(verb.__doc__))(_keeping_inputs(verb))
 
 
-_OUTPUTS = ("output", "html", "save_translations", "scores_file")
+_OUTPUTS = ("output", "html", "save_translations", "scores_file", "doubtful", "report")
 _NO_INPUTS = ("cache", "data", "recipe", "recipes")  # not protected; a recipe may be in the folder of its run
 _MODELS = {"model", "models", "device", "init_from", "checkpoints"}  # arguments of verbs that load models
 

@@ -17,7 +17,7 @@ EVERYDAY = frozenset({"--beams", "--length-penalty", "--terms", "--keep", "--dev
 RARE = {"--alternatives", "--below", "--mark", "--leave", "--fuzzy", "--alignments"}
 RARE |= {"--confidence", "--prefix", "--trust-remote-code", "--tokenize", "--protocol"}
 RARE |= {"--bad-lines", "--keep-accelerators", "--methods", "--requeue-code", "--progress", "--matrix", "--bootstrap"}
-RARE |= {"--test-set", "--robustness", "--doubtful", "--summary"}
+RARE |= {"--test-set", "--robustness", "--doubtful", "--summary", "--report"}
 RARE |= {"--name", "--language", "--scores", "--one-based"}
 SEVERAL = {"--text", "--languages", "--code", "--like"}  # take all words up to the next option, if given repeatedly
 

@@ -39,6 +39,7 @@ def translate(
         None, "File of translations probably wrong (tsv): line, warnings, source, text."
     ),
     summary: bool = _of_output(False, "Say how good the whole is likely to be; the model must be calibrated."),
+    report: Path | None = _of_output(None, "Write counts of this run here (JSON): bands of matches, doubtful texts."),
     below: float | None = _of_output(None, "--mark or --leave what has less confidence.", min=0, max=1),
     mark: str | None = _of_output(None, "Put before translations --below."),
     leave: bool = _of_output(False, "Leave the source where the translation is --below."),
@@ -82,7 +83,7 @@ def translate(
         raise UserError(
             "--doubtful: translations are not watched with --no-watch, n-best lists, samples or beginnings."
         )
-    for file in filter(None, (output, doubtful)):
+    for file in filter(None, (output, doubtful, report)):
         check_file(file)
     if scores and not decoding.num_return_sequences and not decoding.alternatives:
         decoding = replace(decoding, num_return_sequences=1)
@@ -92,6 +93,7 @@ def translate(
 
     from hf_mlnmt import documents
     from hf_mlnmt.cli.terminal import Progress
+    from hf_mlnmt.common.files import write_json
     from hf_mlnmt.common.languages import check_files, direction_of, language_tag
     from hf_mlnmt.common.made_from import identity_of_model
     from hf_mlnmt.common.model_folder import fetch_small_files
@@ -99,7 +101,7 @@ def translate(
     from hf_mlnmt.generation import TranslationPipeline, quality_of
 
     decoding, document, texts = decoding.with_languages_of(model), None, None
-    memory: str | None = None
+    memory, counts = None, dict[str, Any]()
     if named := None if format else next(filter(documents.is_document, inputs), None):
         lists: dict[str, Any] = {"--n-best": decoding.num_return_sequences, "--alignments": decoding.alignments}
         lists |= {"--jsonl": jsonl, "a file of lines": files_of, "--below": below is not None}
@@ -152,9 +154,12 @@ def translate(
                 rows.append(row(number, text, best))
                 count_in(best)
 
-            found = documents.translate_document(pipeline, document, decoding, update, tell)
+            found = documents.translate_document(pipeline, document, decoding, update, tell, counts)
             write(found, len(document.texts), "".join(rows))
         elif texts:
-            texts.translate(pipeline, write, update, done, style, count_in)
+            counts = texts.translate(pipeline, write, update, done, style, count_in)
     if quality:
+        counts["quality"] = quality.to_dict()
         typer.echo(str(quality), err=True)
+    if report:
+        write_json(report, {"model": model, "files": inputs, **counts})

@@ -25,7 +25,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from hf_mlnmt.common.errors import UserError, naming
-from hf_mlnmt.common.languages import language_in, same_language
+from hf_mlnmt.common.languages import base_language, language_in, pair_of_name, same_language
 from hf_mlnmt.data.filters import FilterReport
 from hf_mlnmt.data.formats import TABLES, UNTRANSLATED, format_of
 from hf_mlnmt.data.lines import OF_MACOS, REMEDY, open_text, problem_in, read_lines, reason_of
@@ -34,6 +34,7 @@ from hf_mlnmt.data.tables import looks_like_header, read_table, separator_of, si
 
 log = logging.getLogger(__name__)
 Place = Any  # a Path, a zipfile.Path inside of an archive, or two of them: a text of each language
+_NAMED = re.compile(rb"""\b(?:srclang|source-language|target-language|trgLang|srcLang|xml:lang)=["']([\w*-]+)""")
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 _ODD = "\t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029"
 _SPACES = re.compile(f" *[{_ODD}][ {_ODD}]*|  +")  # but a single space
@@ -194,6 +195,20 @@ def bilingual_files(path: Path, source: str, target: str) -> list[Place]:
     return known
 
 
+def pair_of_file(path: Path) -> tuple[str, str] | None:
+    """Returns source and target language of a bilingual file that names these two alone, in the first MiB of a TMX or
+    XLIFF file, or in its name; else None."""
+    found = list[str]()
+    if path.is_file() and BILINGUAL.get(format_of(path)) in (_read_tmx, _read_xliff):
+        with open_text(path, "xml") as file:
+            found = [code.decode() for code in _NAMED.findall(file.read(1 << 20))]
+    codes = dict[str, str]()
+    for code in found or pair_of_name(path) or ():
+        codes.setdefault(base_language(code), code)
+    codes.pop("*all*", None)
+    return (*codes.values(),) if len(codes) == 2 else None  # type: ignore[return-value]
+
+
 def _clean(text: str) -> str:
     return _SPACES.sub(" ", text).strip(" ")
 
@@ -324,7 +339,8 @@ def _read_xliff(path: Place, how: _How) -> Iterator[_Found]:
             elif _name(element) in ("trans-unit", "unit"):
                 number += 1
                 how.report.languages.update(filter(None, codes))
-                held = None if element.get("translate") != "no" else 'translate="no"'
+                told = filter(None, (each.get("translate") for each in (element, *element.iterancestors())))
+                held = 'translate="no"' if next(told, "yes") == "no" else None  # the nearest one counts
                 for source, target, state, changed in _segments_of(element):
                     reason = why or held or ("untranslated" if target is None or state in UNTRANSLATED else None)
                     reason = reason or (None if state in _STATES else "unconfirmed")

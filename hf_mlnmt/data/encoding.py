@@ -234,6 +234,7 @@ def encode_corpus(
     check: bool = False,
     placeholders: Mapping[str, str] = MappingProxyType({}),
     overlap: Overlap | None = None,
+    behind: Any = None,
 ) -> Encoded:
     """Reads, filters and encodes a corpus into `folder`; what is there already of the same text and settings is used.
 
@@ -244,6 +245,7 @@ def encode_corpus(
     processes: that encode; None: one for each core. The bytes are the same for any number.
     check: read all of the text, and of what is there, to see whether it is the same.
     overlap: counts the pairs of other sets in the corpus, where it is read.
+    behind: finds the texts behind the sources (`Encoder`), at most `max_length` subwords with these.
 
     Raises: UserError when nothing is left.
     """
@@ -256,7 +258,8 @@ def encode_corpus(
         tokenizers = tokenizers.between(named.get("source"), named.get("target"))
         how["language"] = named.get("target") if languages_of(tokenizers.source) else None
         how |= tokenizers.told()
-    made = {"placeholders": dict(placeholders)} if placeholders else {}
+    made: dict[str, Any] = {"placeholders": dict(placeholders)} if placeholders else {}
+    made |= {"behind": repr(behind)} if behind else {}
     origin = origin_of(spec, root, tokenizers, filter=repr(pair_filter), max_length=max_length, **made, **how)
     if there := reuse(folder, origin, check):
         return there
@@ -270,7 +273,8 @@ def encode_corpus(
         return islice(overlap.watched(items) if overlap else items, 0 if skip else done, None)
 
     sides = tokenizers.sides(how.get("language"), tag)
-    encoder = Encoder(list(sides.values()) if side is None else [sides[side]], pair_filter, dict(placeholders))
+    own = list(sides.values()) if side is None else [sides[side]]
+    encoder = Encoder(own, pair_filter, dict(placeholders), behind, longest=max_length or 0)
     ids = np.uint16 if max(map(entries_of, tokenizers.distinct())) <= 1 << 16 else np.int32
     total = size_of(spec, root, read=True) if progress else None
     hear = (lambda done: progress(done, total)) if progress else lambda done: None

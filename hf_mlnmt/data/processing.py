@@ -148,11 +148,17 @@ class EncodedChunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoder:
-    """Filters and encodes a chunk: a list of pairs, or of texts where there is one side."""
+    """Filters and encodes a chunk: a list of pairs, or of texts where there is one side.
+
+    behind: finds for each pair a text of the target's language, or "", which is encoded behind the source's `</s>`
+        where both together have at most `longest` subwords.
+    """
 
     sides: list[Side]
     pair_filter: PairFilter | None = None
     placeholders: Mapping[str, str] = field(default_factory=dict)
+    behind: Callable[[Sequence[Any]], list[str]] | None = None
+    longest: int = 0
 
     def __call__(self, chunk: Sequence[Any]) -> EncodedChunk:
         report, passed, hashes = FilterReport(), list(range(len(chunk))), np.zeros(0, np.uint64)
@@ -162,7 +168,19 @@ class Encoder:
         if self.placeholders and len(self.sides) > 1:
             items = list(with_placeholders(items, self.placeholders))
         texts: Any = [items] if len(self.sides) == 1 else zip(*items) if items else ((), ())
-        return EncodedChunk(report, passed, hashes, [side(own) for side, own in zip(self.sides, texts)])
+        sides = [side(own) for side, own in zip(self.sides, texts)]
+        if self.behind is not None and items:
+            sides[0] = self._joined(*sides[0], self.behind(items))
+        return EncodedChunk(report, passed, hashes, sides)
+
+    def _joined(self, ids: np.ndarray, lengths: np.ndarray, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the ids of sources with those of texts behind them, one after the other, and how many each has."""
+        more, of_more = self.sides[1](texts)
+        fits = np.array([bool(text) for text in texts]) & (lengths + of_more <= self.longest)
+        rows = zip(*(np.split(part, np.cumsum(sizes)[:-1]) for part, sizes in ((ids, lengths), (more, of_more))), fits)
+        return np.concatenate(
+            [part for own, other, fit in rows for part in (own, other)[: 1 + fit]]
+        ), lengths + of_more * fits
 
 
 @contextmanager

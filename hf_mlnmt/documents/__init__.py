@@ -23,7 +23,7 @@ from hf_mlnmt.documents.catalogue import read_po
 from hf_mlnmt.documents.html import read_html
 from hf_mlnmt.documents.localised import STORES, read_localised
 from hf_mlnmt.documents.markdown import read_markdown
-from hf_mlnmt.documents.marked import Checked, Document, Passage, Reading, check_text
+from hf_mlnmt.documents.marked import Checked, Document, Passage, Reading, check_text, width_of
 from hf_mlnmt.documents.office import MEMBERS, read_archive
 from hf_mlnmt.documents.plain import read_ass, read_sbv, read_srt, read_text, read_vtt
 from hf_mlnmt.documents.xml import read_xliff
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hf_mlnmt.generation import Hypothesis, TranslationPipeline
 
 log = logging.getLogger(__name__)
+_MOST = 8  # translations among which one is looked for that is short enough
 
 
 class Format(NamedTuple):
@@ -144,21 +145,26 @@ def translate_document(
     options: DecodingOptions,
     update: Callable[[int], Any],
     tell: Callable[[int, str, Hypothesis], Any] = lambda number, text, best: None,
+    counts: dict[str, Any] | None = None,
 ) -> Any:
     """Returns a document, translated; its inline elements are placed by alignments where the model has these.
 
-    tell: called for each text with its number, from 1, and its translation.
+    tell: called for each text with its number, from 1, and its translation. counts: gets counts for JSON.
     """
     try:
-        call = TranslationCall(pipeline, replace(options, alignments=True))
-        results = call.translate(document.texts, 1, update)
+        call, best = _searched(pipeline, document, replace(options, alignments=True), update)
     except UserError:
-        call = TranslationCall(pipeline, options)
-        results = call.translate(document.texts, 1, update)
+        call, best = _searched(pipeline, document, options, update)
+    if document.too_long(best) and not (options.do_sample or options.mbr or options.rerank):
+        _shorten(pipeline, document, call.options, best)
     call.report()
-    for number, (text, best) in enumerate(zip(document.texts, results, strict=True), 1):
-        tell(number, text, best[0])
-    written = document.write([best[0] for best in results])
+    for number, (text, hypothesis) in enumerate(zip(document.texts, best, strict=True), 1):
+        tell(number, text, hypothesis)
+    written, long = document.write(best), len(document.too_long(best))
+    if counts is not None:
+        counts |= call.summary() | {"left": document.left, "too_long": long}
+    if long:
+        log.warning("%d translations are longer than their maxwidth, and so were the %d best of each.", long, _MOST)
     if document.left:
         log.warning(
             "%d messages are left untranslated, in po as fuzzy: their placeholders did not come back as they were, "
@@ -166,6 +172,30 @@ def translate_document(
             document.left,
         )
     return written
+
+
+def _searched(
+    pipeline: TranslationPipeline, document: Document, options: DecodingOptions, update: Callable[[int], Any]
+) -> tuple[TranslationCall, list[Hypothesis]]:
+    """Returns the call that translated a document's texts, and the best translation of each."""
+    call = TranslationCall(pipeline, options)
+    if call.memory is not None:
+        document.keep_whole(call.memory.knows)
+    return call, [ranked[0] for ranked in call.translate(document.texts, 1, update)]
+
+
+def _shorten(
+    pipeline: TranslationPipeline, document: Document, options: DecodingOptions, best: list[Hypothesis]
+) -> None:
+    """Replaces translations that are too long for their units by the first of the _MOST best ones that fits, if any."""
+    most, texts = max(_MOST, options.num_beams or 1), document.texts
+    call = TranslationCall(pipeline, replace(options, num_beams=most, num_return_sequences=most))
+    long = document.too_long(best)
+    found = iter(call.translate([texts[number] for numbers, _ in long for number in numbers], 1, lambda done: None))
+    for numbers, limit in long:
+        ranks = zip(*[next(found) for _ in numbers], strict=True)
+        if (first := next((rank for rank in ranks if width_of(rank) <= limit), None)) is not None:
+            best[numbers.start : numbers.stop] = first
 
 
 def translate_file(

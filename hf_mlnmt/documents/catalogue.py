@@ -17,12 +17,14 @@ from hf_mlnmt.data.placeholders import KEY, NO_LINES, forms_of, placeholders
 from hf_mlnmt.documents.icu import icu_message, is_icu
 from hf_mlnmt.documents.marked import Checked, Form, Passage, Reading, Token, passages
 from hf_mlnmt.documents.plain import split_at, tag
+from hf_mlnmt.generation import Hypothesis
 
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _ONE = r'"(?:[^"\\\n]|\\.)*+"'
 _STATEMENT = re.compile(
     rf"^[ \t]*(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*({_ONE}(?:\s*+{_ONE})*+)", re.MULTILINE
 )
+_ABOVE = re.compile(r"(?:^#(?!~).*\r?\n)*\Z", re.MULTILINE)  # all comments of a message
 _EARLIER = re.compile(r"(?:^#\|.*\r?\n)*\Z", re.MULTILINE)  # comments with a message's earlier text, above it
 _HEADER = 'msgid ""\nmsgstr ""\n"MIME-Version: 1.0\\n"\n"Content-Type: text/plain; charset=UTF-8\\n"\n'
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\t": "\\t"}
@@ -159,8 +161,8 @@ def read_po(text: str, reading: Reading) -> list[str | Passage | Checked]:
             continue
         earlier = _EARLIER.search(text, done, entry[0].start())
         start = earlier.start() if earlier else entry[0].start()
-        told = re.findall(r"^#,(.*)", text[done : entry[0].start()], re.MULTILINE)
-        flags = {flag.strip() for each in told for flag in each.split(",")}
+        own = re.findall(r"^#,(.*)", text[done : entry[0].start()], re.MULTILINE)
+        flags = {flag.strip() for each in own for flag in each.split(",")}
         strict = any(re.fullmatch(r"(?!no-|qt|kde).*-format", flag) for flag in flags)
         java = "java-format" in flags and "{" in said["msgid"]
         numbers = [match[2] for match in targets]
@@ -169,8 +171,9 @@ def read_po(text: str, reading: Reading) -> list[str | Passage | Checked]:
         alike = placeholders(said["msgid"]) == placeholders(said.get("msgid_plural", ""))
         first, last = targets[0].start(), targets[-1].start(3) + len(targets[-1][3].rstrip())
         end = text.find("\n", last) + 1 or len(text)
+        begin = _ABOVE.search(text, done, start).start()  # type: ignore[union-attr]
         before = text[start:first]
-        whole: list[str | Passage | Checked] = [before]
+        whole: list[str | Passage | Checked | Callable[[Hypothesis], str]] = [before]
         for number in numbers:
             ours = numbers_of[int(number)] if number and numbers_of else {1} if number in (None, "0") else set()
             one = ours == {1} or (alike and 1 in ours and len(numbers_of) > 1)  # a singular with the number fits 21 too
@@ -183,10 +186,17 @@ def read_po(text: str, reading: Reading) -> list[str | Passage | Checked]:
             whole += [f'{name} "', text_of_program(raw, reading, form, tokens, icu, strict), f'"{behind}']
         before, mark = text[start:end] if len(numbers) == len(targets) else before, f"#, fuzzy{newline}"
         known = "fuzzy" in flags
-        parts += [text[done:start], *([mark] if reading.fuzzy and not known else [])]
-        parts.append(Checked(whole, str, before if reading.fuzzy or known else mark + before))
+        told, marked = text[begin:start], text[begin:start] + ("" if known else mark)
+        whole[:0] = [partial(_origin, newline), marked if reading.fuzzy else told]
+        parts += [text[done:begin], Checked(whole, str, marked + before)]
         done = end
     return [*parts, text[done:]]
+
+
+def _origin(newline: str, best: Hypothesis) -> str:
+    """Returns a comment that says where a translation comes from; "" without a memory."""
+    where = f"memory {best.match.percent} %" if best.match else best.origin
+    return f"# {where}{newline}" if where else ""
 
 
 def _check(text: str, entries: Sequence[Sequence[re.Match[str]]]) -> None:

@@ -172,6 +172,24 @@ class Document:
         """Returns the texts in order; each is to be translated by itself."""
         return [text for passage in self._passages for text in passage.sentences]
 
+    def keep_whole(self, known: Callable[[str], object]) -> None:
+        """Makes one text of the sentences of each passage that is `known` as a whole."""
+        for part in self._passages:
+            for passage in part.passages:
+                if len(passage.sentences) > 1 and known(passage.text):
+                    passage.sentences, passage.spaces = [passage.text], [""]
+
+    def too_long(self, hypotheses: Sequence[Hypothesis]) -> list[tuple[range, int]]:
+        """Returns of each unit whose translation is longer than it may be the numbers of its texts, and its limit."""
+        found, end = list[tuple[range, int]](), 0
+        for part in self._passages:
+            numbers = range(end, end + len(part.sentences))
+            end = numbers.stop
+            limit = part.limit if isinstance(part, Checked) else None
+            if limit is not None and width_of(hypotheses[numbers.start : end]) > limit:
+                found.append((numbers, limit))
+        return found
+
     def write(self, hypotheses: Sequence[Hypothesis]) -> Any:
         """Returns the document, a string or the bytes of a file, with the translations of `texts` in their places."""
         if not hypotheses and not self.left:
@@ -190,26 +208,45 @@ def _written(parts: Iterable[str | Passage | Checked], rest: Iterator[Hypothesis
     )
 
 
+def width_of(hypotheses: Sequence[Hypothesis]) -> int:
+    """Returns the number of characters of a unit's translation, whose sentences have a space between them."""
+    return len(" ".join(hypothesis.text for hypothesis in hypotheses))
+
+
 @dataclass
 class Checked:
     """Parts that are translated together or not at all. `finish` makes the final text of the translated parts, or None
-    if the translation is wrong; then the text `before` stays. `left`: whether it stays."""
+    if the translation is wrong; then the text `before` stays. `left`: whether it stays. `limit`: of characters.
 
-    parts: Sequence[str | Passage | Checked]
+    A part that is a function makes its text of the translation that the memory knows least.
+    """
+
+    parts: Sequence[str | Passage | Checked | Callable[[Hypothesis], str]]
     finish: Callable[[str], str | None]
     before: str
     left: bool = False
+    limit: int | None = None
 
     def __post_init__(self) -> None:
         self.left = self.left or any(isinstance(part, Checked) and part.left for part in self.parts)
 
     @property
     def sentences(self) -> list[str]:
-        return [sentence for part in self.parts if not isinstance(part, str) for sentence in part.sentences]
+        return [sentence for passage in self.passages for sentence in passage.sentences]
+
+    @property
+    def passages(self) -> list[Passage]:
+        """Returns all passages, in order."""
+        inner = (part for part in self.parts if isinstance(part, Checked | Passage))
+        return [passage for part in inner for passage in part.passages]
 
     def write(self, hypotheses: Sequence[Hypothesis], check: Callable[[], object]) -> str:
         """Returns the parts with the translated sentences, or `before`; sets `left`."""
-        done = self.finish(_written(self.parts, iter(hypotheses), check))
+        least = min(
+            hypotheses, key=lambda each: each.match.percent if each.match else 0, default=Hypothesis("", 0, 0, 0)
+        )
+        parts = (part(least) if callable(part) else part for part in self.parts)
+        done = self.finish(_written(parts, iter(hypotheses), check))
         self.left = self.left or done is None or any(isinstance(part, Checked) and part.left for part in self.parts)
         return self.before if done is None or self.left else done
 
@@ -238,6 +275,10 @@ class Passage:
     def __post_init__(self) -> None:
         pieces = split_sentences(self.text)
         self.sentences, self.spaces = [piece.text for piece in pieces], [piece.space for piece in pieces]
+
+    @property
+    def passages(self) -> list[Passage]:
+        return [self]
 
     def leave_out(self, place: int) -> None:
         """Removes the character at `place`, which is not to be translated, from the text."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from html import escape, unescape
+from pathlib import Path
 from typing import NamedTuple
 from xml.parsers import expat
 
@@ -20,6 +22,7 @@ from hf_mlnmt.documents.html import ATTRIBUTE, attributes, quoted
 from hf_mlnmt.documents.icu import is_icu
 from hf_mlnmt.documents.marked import Checked, Form, Passage, Reading, Token, passages
 from hf_mlnmt.documents.plain import split_at, tag
+from hf_mlnmt.generation import Hypothesis
 
 _DEEPEST = 256  # deepest nesting of elements, as in libxml2
 _CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
@@ -207,7 +210,8 @@ def read_xliff(text: str, reading: Reading) -> list[str | Passage | Checked]:
 
 
 _PAIRS, _OPENING, _CLOSING = {"g", "pc", "mrk"}, {"bx", "bpt", "sc"}, {"ex", "ept", "ec"}
-_STATE = re.compile(r"\sstate(?:-qualifier)?=(?:\"[^\"]*\"|'[^']*')")
+_QUALIFIERS = {"memory": "exact-match", "fuzzy": "fuzzy-match", "machine": "mt-suggestion"}  # by origins
+_STATE = re.compile(r"\s(?:state(?:-qualifier)?|subState)=(?:\"[^\"]*\"|'[^']*')")
 _EMPTY_SEGMENT = re.compile(r"""<mrk\b[^<>]*\bmtype=["']seg["'][^<>]*(?:/>|>\s*</mrk>)""")
 _TAG = re.compile(r"<[^<>]*>")
 # Markup written as text: escaped tags and entities of HTML, placeholders of several words, Android's line ends (\n).
@@ -273,20 +277,32 @@ class _Xliff(Part):
         if not unit_text.left and not unit_text.sentences:
             return None
         name = self.events[source].raw[1:].partition("source")[0] + "target"
-        start = self._start(self.events[old[0]].raw if old else f"<{name}>")
-        parts: list[str | Passage | Checked] = [start, unit_text, f"</{name}>"]
-        if self.second:
-            made = "initial" if self.reading.fuzzy else "translated"
-            first = re.sub(r"\s*>$", f' state="{made}">', _STATE.sub("", first))
+        start = self.events[old[0]].raw if old else f"<{name}>"
         begin, rest = (old[0], old[-1] + 1) if old else (behind, behind)
-        around = [first + self._raw(range(unit + 1, begin)), *parts, self._raw(range(rest, last + 1))]
-        return Checked([] if unit_text.left else around, str, before, unit_text.left), last + 1
+        around = [
+            partial(self._stated, first) if self.second else first,
+            self._raw(range(unit + 1, begin)),
+            _STATE.sub("", re.sub(r"\s*/?>$", ">", start)) if self.second else partial(self._stated, start),
+            unit_text,
+            f"</{name}>",
+            "" if self.second else partial(_alternative, name.removesuffix("target")),
+            self._raw(range(rest, last + 1)),
+        ]
+        named = attributes(first)
+        most = named.get("maxwidth", "") if named.get("size-unit") == "char" else ""
+        limit = int(most) if most.isdecimal() else None
+        return Checked([] if unit_text.left else around, str, before, unit_text.left, limit), last + 1
 
-    def _start(self, target: str) -> str:
-        """Returns the start tag of a target with its new state; in version 2, where the segment has it, without one."""
-        start, fuzzy = _STATE.sub("", re.sub(r"\s*/?>$", "", target)), self.reading.fuzzy
-        made = ' state="needs-review-translation" state-qualifier="mt-suggestion"' if fuzzy else ' state="translated"'
-        return start + ">" if self.second else f"{start}{made}>"
+    def _stated(self, start: str, best: Hypothesis) -> str:
+        """Returns a start tag with the state of a translation and its origin: of the target, in version 2 of the
+        segment."""
+        start, fuzzy, origin = _STATE.sub("", re.sub(r"\s*/?>$", "", start)), self.reading.fuzzy, best.origin or ""
+        if self.second:
+            more = f' subState="hf-mlnmt:{origin.replace(" ", "-")}"' if origin else ""
+            return f'{start} state="{"initial" if fuzzy else "translated"}"{more}>'
+        qualifier = _QUALIFIERS.get(origin.partition(" ")[0], "mt-suggestion" if fuzzy else "")
+        state = "needs-review-translation" if fuzzy else "translated"
+        return f'{start} state="{state}"' + (f' state-qualifier="{qualifier}">' if qualifier else ">")
 
     def _raw(self, numbers: Iterable[int]) -> str:
         return "".join(self.events[number].raw for number in numbers)
@@ -327,6 +343,16 @@ class _Xliff(Part):
                 kind = "mark"
             yield Token(kind, raw, key)  # type: ignore[arg-type]
             first += 1
+
+
+def _alternative(prefix: str, best: Hypothesis) -> str:
+    """Returns the memory's unit that is nearest to a unit of XLIFF 1.2, as that has it; "" without one."""
+    if (match := best.match) is None:
+        return ""
+    about = f'match-quality="{match.percent}%" origin="{escape(Path(match.place).name)}"'
+    sides = {"source": match.source, "target": match.target}
+    inner = "".join(f"<{prefix}{name}>{in_xml(text)}</{prefix}{name}>" for name, text in sides.items())
+    return f"<{prefix}alt-trans {about}>{inner}</{prefix}alt-trans>"
 
 
 def with_lines(token: Token) -> Iterator[Token]:

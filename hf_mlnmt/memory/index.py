@@ -21,11 +21,14 @@ import os
 import sqlite3
 import threading
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,15 +39,14 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import atomic_path, cache_folder, explained, file_name
 from hf_mlnmt.common.languages import language_tag
 from hf_mlnmt.common.made_from import Origin
-from hf_mlnmt.data.bilingual import BILINGUAL, UnitReport, read_units
+from hf_mlnmt.data.bilingual import BILINGUAL, Unit, UnitReport, pair_of_file, read_units
 from hf_mlnmt.data.formats import format_of
-from hf_mlnmt.memory.lexicon import Lexicon, Sample
+from hf_mlnmt.memory.lexicon import Lexicon, sampled
 from hf_mlnmt.memory.matching import (
     CONTEXT,
     EXACT,
     LEAST,
     Match,
-    best,
     fitted,
     hashes_of,
     plain,
@@ -53,24 +55,26 @@ from hf_mlnmt.memory.matching import (
 )
 
 log = logging.getLogger(__name__)
-VERSION = 2
+VERSION = 3
 _FEATURES = 1 << 20  # of words, and as many of pairs
 _BLOCKS = 1 << 12  # of a feature's postings: a key is feature * _BLOCKS + block
 _AT_ONCE = 3 << 20  # words whose features are sorted together: 48 MiB
 _READ = 50_000  # numbers of units that a look-up reads, unless the rarest feature has more
-_MOST_READ = 200_000
-_COMPARED = 80  # units whose words are compared
+_COMPARED = 48  # units whose words are compared
+_LONGEST = 255  # words that are counted of a unit
 _KINDS = ".tmx, .xliff, .po, .mo, .tsv, .csv, a folder or zip of such"
 _OWN = (".memory", ".added", ".lock", ".part")
 _TABLES = """
 CREATE TABLE units (id INTEGER PRIMARY KEY, exact INTEGER, context INTEGER, skeleton INTEGER, source TEXT, target TEXT,
-    changed TEXT, place TEXT);
+    changed TEXT, place TEXT, words TEXT);
 CREATE UNIQUE INDEX by_text ON units (exact, context);
 CREATE TABLE postings (key INTEGER PRIMARY KEY, units BLOB);
 CREATE TABLE about (name TEXT PRIMARY KEY, value BLOB);
 """
 _BY_SKELETON = "CREATE INDEX by_skeleton ON units (skeleton) WHERE skeleton IS NOT NULL"
-_COLUMNS = "source, target, context, changed, place, id"
+_MORE = """INSERT INTO postings VALUES (?, ?)
+    ON CONFLICT (key) DO UPDATE SET units = CAST(units || excluded.units AS BLOB)"""
+_COLUMNS = "source, target, context, changed, place, words"
 
 
 def key_of(*texts: str) -> int:
@@ -99,6 +103,12 @@ def _features(hashes: np.ndarray, units: np.ndarray) -> np.ndarray:
     return found[new]
 
 
+def _features_of(found: Sequence[str]) -> list[int]:
+    """Returns the features of the words of a text."""
+    hashes = hashes_of(found)
+    return (_features(hashes, np.zeros(len(hashes), np.uint32)) >> np.uint64(32)).tolist()
+
+
 class Index:
     """The units of one SQLite file; a thread has a connection of its own. `fixed`: nobody adds to it."""
 
@@ -124,12 +134,8 @@ class Index:
         connection = self.connection
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("BEGIN IMMEDIATE")
-        try:
+        with connection:  # commits, or rolls back where it fails
             yield connection
-            connection.execute("COMMIT")
-        except BaseException:
-            connection.execute("ROLLBACK")
-            raise
 
     def about(self, name: str) -> Any:
         """Returns a value that was noted, or None."""
@@ -137,12 +143,19 @@ class Index:
         return row and row[0]
 
     def rows(self, where: str, values: Sequence[Any], most: int = 1000) -> list[Any]:
-        """Returns (source, target, context, changed, place) of units, the newest first."""
+        """Returns (source, target, context, changed, place, words) of units, the newest first."""
         order = f"ORDER BY changed DESC, id DESC LIMIT {most}"
         return self.connection.execute(f"SELECT {_COLUMNS} FROM units WHERE {where} {order}", values).fetchall()
 
-    def near(self, found: Sequence[str], most: int = _COMPARED) -> list[Any]:
-        """Returns the rows of the units that share most with the words of a text."""
+    def _postings(self, what: str, features: Iterable[int]) -> Iterator[tuple[int, Any]]:
+        """Yields (feature, value of `what`) for each block of postings of some features."""
+        joined = f"json_each(?) CROSS JOIN postings AS p ON p.key BETWEEN value AND value + {_BLOCKS - 1}"
+        starts = json.dumps([feature * _BLOCKS for feature in features])
+        for key, value in self.connection.execute(f"SELECT p.key, {what} FROM {joined}", (starts,)):
+            yield key // _BLOCKS, value
+
+    def near(self, found: Sequence[str]) -> list[Any]:
+        """Returns the rows of the units that share most with the words of a text, of lengths that LEAST allows."""
         number = self.connection.execute("SELECT max(id) FROM units").fetchone()[0]
         if not found or not number:
             return []
@@ -150,42 +163,37 @@ class Index:
             self._own.number, self._own.marks = number, np.zeros(number + 1, np.int32)
             self._own.scores = np.zeros(number + 1, np.float32)
             self._own.lengths = np.frombuffer(b"\0" + self.about("lengths"), np.uint8).astype(np.float32)
-        hashes = hashes_of(found)
-        blocks: list[tuple[int, list[int]]] = []
-        for feature in (_features(hashes, np.zeros(len(hashes), np.uint32)) >> np.uint64(32)).tolist():
-            asked = "SELECT key, length(units) / 4 FROM postings WHERE key BETWEEN ? AND ?"
-            keys = self.connection.execute(asked, (feature * _BLOCKS, (feature + 1) * _BLOCKS - 1)).fetchall()
-            if keys:
-                blocks.append((sum(size for _, size in keys), [key for key, _ in keys]))
-        read, scores, all_units = 0, self._own.scores, list[np.ndarray]()
-        for size, keys in sorted(blocks):
-            if all_units and read + size > _READ:
+        sizes, weights, read = Counter[int](), dict[int, float](), 0
+        for feature, size in self._postings("length(units) / 4", _features_of(found)):
+            sizes[feature] += size
+        for feature, size in sorted(sizes.items(), key=lambda each: each[1]):
+            if weights and read + size > _READ:
                 break
-            marked = ",".join("?" * len(keys))
-            asked = f"SELECT units FROM postings WHERE key IN ({marked}) ORDER BY key"
-            parts = [part for (part,) in self.connection.execute(asked, keys)]
-            units = np.frombuffer(b"".join(parts), np.uint32)[-_MOST_READ:]
+            weights[feature], read = math.log(1 + number / size), read + size
+        scores, all_units = self._own.scores, [np.zeros(0, np.uint32)]
+        for feature, data in self._postings("units", weights):
+            units = np.frombuffer(data, np.uint32)
             units = units if self.fixed else units[units <= number]  # another process may add more meanwhile
-            scores[units] += math.log(1 + number / size)
+            scores[units] += weights[feature]
             all_units.append(units)
-            read += size
-        if not all_units:
-            return []
         units = np.concatenate(all_units)
         places = np.arange(len(units), dtype=np.int32)
         self._own.marks[units] = places
         units = units[self._own.marks[units] == places]  # each once
-        rated = scores[units] / np.maximum(self._own.lengths[units], len(found))
+        lengths, own = self._own.lengths[units], min(_LONGEST, len(found))
+        rated = scores[units] / np.maximum(lengths, own)
         scores[units] = 0
-        if len(units) > most:
-            units = units[np.argpartition(rated, -most)[-most:]]
-        return self.rows(f"id IN ({','.join('?' * len(units))})", units.tolist())
+        possible = np.minimum(lengths, own) >= LEAST / 100 * np.maximum(lengths, own)
+        units, rated = units[possible], rated[possible]
+        if len(units) > _COMPARED:
+            units = units[np.argpartition(rated, -_COMPARED)[-_COMPARED:]]
+        return self.rows("id IN (SELECT value FROM json_each(?))", (json.dumps(units.tolist()),))
 
 
-def _write(connection: sqlite3.Connection, units: Iterable[Any]) -> int:
-    """Writes the units of a file; returns how many stand there again with another target."""
-    all_words, numbers, lengths = array("I"), array("I"), bytearray()
-    block, again, sample = 0, 0, Sample()
+def _write(connection: sqlite3.Connection, units: Iterable[Unit]) -> int:
+    """Writes units, which get newer targets where they are there; returns how many had another one before."""
+    known = connection.execute("SELECT value FROM about WHERE name = 'lengths'").fetchone()
+    all_words, numbers, lengths, block, again = array("I"), array("I"), bytearray(known[0] if known else b""), 0, 0
 
     def flush() -> None:
         nonlocal block
@@ -194,16 +202,14 @@ def _write(connection: sqlite3.Connection, units: Iterable[Any]) -> int:
             data, kinds = memoryview(features.astype(np.uint32).tobytes()), (features >> np.uint64(32)).astype(np.int64)
             starts = [0, *(np.flatnonzero(kinds[1:] != kinds[:-1]) + 1).tolist()]
             rows = zip((kinds[starts] * _BLOCKS + block).tolist(), starts, [*starts[1:], len(kinds)])
-            connection.executemany(
-                "INSERT INTO postings VALUES (?, ?)", ((key, data[4 * a : 4 * b]) for key, a, b in rows)
-            )
+            connection.executemany(_MORE, ((key, data[4 * first : 4 * end]) for key, first, end in rows))
         block += 1
         del all_words[:], numbers[:]
 
     for unit in units:
         source = plain(unit.source)
         keys = key_of(source), context_of(unit.before, unit.after)
-        new = unit.source, unit.target, unit.changed or "", str(unit.place or "")
+        new = source, unit.target, unit.changed or "", str(unit.place or "")
         asked = "SELECT id, changed, target FROM units WHERE exact = ? AND context = ?"
         if old := connection.execute(asked, keys).fetchone():
             again += old[2] != unit.target
@@ -212,17 +218,15 @@ def _write(connection: sqlite3.Connection, units: Iterable[Any]) -> int:
                 connection.execute(changes, (*new, old[0]))
             continue
         bare, found = skeleton(source), words(source)
-        sample.add(source, unit.target)
-        lengths.append(min(255, len(found)))
-        row = (len(lengths), *keys, None if bare == source else key_of(bare), *new)
-        connection.execute("INSERT INTO units VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        lengths.append(min(_LONGEST, len(found)))
+        row = (len(lengths), *keys, None if bare == source else key_of(bare), *new, " ".join(found))
+        connection.execute("INSERT INTO units VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         all_words.frombytes(hashes_of(found).tobytes())
         numbers.extend([len(lengths)] * len(found))
         if len(all_words) > _AT_ONCE:
             flush()
     flush()
-    noted = ("lengths", bytes(lengths)), ("lexicon", Lexicon.of(sample.units).write())
-    connection.executemany("INSERT INTO about VALUES (?, ?)", noted)
+    connection.execute("INSERT OR REPLACE INTO about VALUES ('lengths', ?)", (bytes(lengths),))
     return again
 
 
@@ -249,9 +253,13 @@ class TranslationMemory:
             self.between(source, target)
 
     def between(self, source: str | None, target: str | None) -> Self:
-        """Opens the memory for two languages if it is not open yet, and returns it. Raises: UserError without them."""
+        """Opens the memory for two languages if it is not open yet, and returns it; they are those that a file of it
+        names, unless told. Raises: UserError without them."""
         if self.parts:
             return self
+        if not (source and target):
+            pair = next(filter(None, map(pair_of_file, self.files)), (None, None))
+            source, target = source or pair[0], target or pair[1]
         if not (source and target):
             raise UserError("memory: its languages are not known: say source and target (--from, --to).")
         tags = [language_tag(code) for code in (source, target)]
@@ -304,7 +312,9 @@ class TranslationMemory:
         try:
             connection.executescript(f"PRAGMA journal_mode = OFF; PRAGMA cache_size = -65536; {_TABLES} BEGIN")
             source, target = self.languages
-            again = _write(connection, read_units(file, source, target, report))
+            some = list[tuple[str, str]]()
+            again = _write(connection, sampled(read_units(file, source, target, report), some))
+            connection.execute("INSERT INTO about VALUES ('lexicon', ?)", (Lexicon.of(some).write(),))
             connection.execute(_BY_SKELETON)
             origin.check_unchanged()
             connection.execute("INSERT INTO about VALUES ('made_from', ?)", (json.dumps(origin.record()),))
@@ -313,6 +323,14 @@ class TranslationMemory:
             connection.close()
         twice = f" {again:,} stand there again with another target: the newest counts." if again else ""
         log.warning("%s: %s%s", file, report, twice)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(TranslationMemory, **dict(zip(("source", "target"), self.languages))), tuple(self.files)
+
+    def __repr__(self) -> str:
+        """Returns what it holds: the digests of its files, and how many units were added."""
+        built = [json.loads(part.about("made_from"))["fingerprint"] for part in self.parts if part.fixed]
+        return f"TranslationMemory({', '.join(built)}, {len(self)} units)"
 
     def __len__(self) -> int:
         return sum(part.connection.execute("SELECT count(*) FROM units").fetchone()[0] for part in self.parts)
@@ -326,73 +344,83 @@ class TranslationMemory:
             if not isinstance(text, str) or not text.strip():
                 raise UserError(f"memory: {name}: {text!r} is no text. Give the source and its translation.")
         self.between(None, None)
-        asked, index, now = plain(source), self.added, datetime.now(UTC).isoformat()
-        bare, found, keys = skeleton(asked), words(asked), (key_of(asked), context_of(before, after))
+        unit = Unit(source, target, before, after, datetime.now(UTC).isoformat(), "", "added")
         try:
-            with explained(index.path), index.changing() as connection:
-                old = connection.execute("SELECT id FROM units WHERE exact = ? AND context = ?", keys).fetchone()
-                if old:
-                    changes = "UPDATE units SET source = ?, target = ?, changed = ? WHERE id = ?"
-                    connection.execute(changes, (source, target, now, *old))
-                else:
-                    row = *keys, None if bare == asked else key_of(bare), source, target, now
-                    self._append(connection, found, row)
+            with explained(self.added.path), self.added.changing() as connection:
+                _write(connection, [unit])
         except sqlite3.Error as error:
-            raise UserError(f"{index.path}: nothing can be added to it ({error}). Move it away, or mend it.") from error
+            path = self.added.path
+            raise UserError(f"{path}: nothing can be added to it ({error}). Move it away, or mend it.") from error
         if self.added not in self.parts:
             self.parts = [self.added, *self.parts]
 
-    @staticmethod
-    def _append(connection: sqlite3.Connection, found: list[str], row: tuple[Any, ...]) -> None:
-        lengths = connection.execute("SELECT value FROM about WHERE name = 'lengths'").fetchone()
-        lengths = (lengths[0] if lengths else b"") + bytes([min(255, len(found))])
-        connection.execute("INSERT OR REPLACE INTO about VALUES ('lengths', ?)", (lengths,))
-        connection.execute("INSERT INTO units VALUES (?, ?, ?, ?, ?, ?, ?, 'added')", (len(lengths), *row))
-        hashes, number = hashes_of(found), np.uint32(len(lengths)).tobytes()
-        for feature in (_features(hashes, np.zeros(len(hashes), np.uint32)) >> np.uint64(32)).tolist():
-            key = feature * _BLOCKS
-            before = connection.execute("SELECT units FROM postings WHERE key = ?", (key,)).fetchone()
-            units = (before[0] if before else b"") + number
-            connection.execute("INSERT OR REPLACE INTO postings VALUES (?, ?)", (key, units))
-
     def matches(
-        self, text: str, before: str | None = None, after: str | None = None, most: int = 5, least: int = LEAST
+        self, text: str, before: str | None = None, after: str | None = None, most: int = 5, others: bool = False
     ) -> list[Match]:
-        """Returns the units that are most like a text, the best first, `least` percent or more; where a translation can
+        """Returns the units that are most like a text, the best first, LEAST percent or more; where a translation can
         be put in as it is, those alone.
 
-        before, after: the text's neighbours, by which a context match is told.
+        before, after: the text's neighbours, by which a context match is told. others: units of the text itself are
+        left out, and so is what could be put in.
         """
         self.between(None, None)
         if not (asked := plain(text)):
             return []
         bare, context, found, matches = skeleton(asked), context_of(before, after), words(asked), dict[str, Match]()
-        for part in self.parts:
+        for part in () if others else self.parts:
             same = part.rows("exact = ?", (key_of(asked),))
             same = sorted(same, key=lambda row: row[2] != context)  # a context match first
             for row in [*same, *(part.rows("skeleton = ?", (key_of(bare),), 20) if bare != asked else ())]:
-                source, exact = plain(row[0]), CONTEXT if row[2] == context != 0 else EXACT
+                source, exact = row[0], CONTEXT if row[2] == context != 0 else EXACT
                 text, done = (row[1], True) if source == asked else fitted(source, row[1], asked)
                 if done and source not in matches and skeleton(source) == bare:
                     matches[source] = Match(exact if source == asked else EXACT, text, source, row[1], row[4])
         for part in self.parts if not matches else ():
             for row in part.near(found):
-                near = Levenshtein.normalized_similarity(
-                    found, words(source := plain(row[0])), score_cutoff=least / 100
-                )
-                if near * 100 >= least and source not in matches:
-                    matches[source] = Match(min(99, math.floor(100 * near + 1e-9)), "", source, row[1], row[4])
-        return [
-            match
-            if match.text
-            else match._replace(
-                text=self.lexicon.fitting(found, match.source, fitted(match.source, match.target, asked)[0])
-            )
-            for match in best(matches.values(), most)
-        ]
+                near = Levenshtein.normalized_similarity(found, row[5].split(), score_cutoff=LEAST / 100)
+                if near * 100 >= LEAST and row[0] not in matches and not (others and row[0] == asked):
+                    matches[row[0]] = Match(min(99, math.floor(100 * near + 1e-9)), "", *row[:2], row[4])
+        chosen = dict[str, Match]()  # one of each translation
+        for match in sorted(matches.values(), key=lambda match: -match.percent):
+            chosen.setdefault(match.text or match.target, match)
+        return [self._fitted(match, asked, found) for match in islice(chosen.values(), most)]
+
+    def _fitted(self, match: Match, asked: str, found: Sequence[str]) -> Match:
+        """Returns a match with what of its translation fits a text, whose words are `found`."""
+        if match.text:
+            return match
+        text, _ = fitted(match.source, match.target, asked)
+        return match._replace(text=self.lexicon.fitting(found, match.source, text))
 
     @cached_property
     def lexicon(self) -> Lexicon:
         """Returns which words go together in the largest of the files."""
         found = [part.about("lexicon") for part in self.parts if part.fixed]
         return Lexicon.read(max(found, key=len))
+
+
+@dataclass(frozen=True)
+class MatchesBehind:
+    """Finds for pairs of a training corpus the translation of the text in a memory that is most like the source.
+
+    A share `none` of the pairs gets no match, and a share `other` the match of the pair before, so that a model learns
+    to translate without a match and beside a bad one. Which pairs these are follows from their texts.
+
+    Reference: Bulte and Tezcan 2019, "Neural Fuzzy Repair".
+    """
+
+    memory: TranslationMemory
+    none: float = 0.0
+    other: float = 0.0
+
+    def __call__(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
+        """Returns a translation for each pair of texts, "" where there is none."""
+        found = [self.memory.matches(source, most=1, others=True) for source, _ in pairs]
+        texts, draws = (
+            [match[0].target if match else "" for match in found],
+            [key_of(*pair) / 2**64 + 0.5 for pair in pairs],
+        )
+        rows = zip(draws, texts, texts[-1:] + texts[:-1], strict=True)
+        return [
+            "" if draw < self.none else wrong if draw < self.none + self.other else text for draw, text, wrong in rows
+        ]

@@ -8,30 +8,27 @@ same on both sides belongs to that, and what was never seen together to the word
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
+from hf_mlnmt.data.bilingual import Unit
 from hf_mlnmt.memory.matching import HOLE, hashes_of, words, words_in
 
 MOST = 50_000  # units; up to twice as many are counted
 _NEAR = 0.02  # weight of the place in the sentence
 
 
-class Sample:
-    """Units that are spread over a memory of unknown size."""
-
-    def __init__(self) -> None:
-        self.every, self.seen, self.units = 1, 0, list[tuple[str, str]]()
-
-    def add(self, source: str, target: str) -> None:
-        """Takes a unit, or passes it over."""
-        if self.seen % self.every == 0:
-            self.units.append((source, target))
-        self.seen += 1
-        if len(self.units) > 2 * MOST:
-            self.units, self.every = self.units[::2], 2 * self.every
+def sampled(units: Iterable[Unit], some: list[tuple[str, str]]) -> Iterator[Unit]:
+    """Yields all units, and puts the texts of MOST or more that are spread over them into `some`."""
+    every = 1
+    for number, unit in enumerate(units):
+        if number % every == 0:
+            some.append((unit.source, unit.target))
+        if len(some) > 2 * MOST:
+            some[:], every = some[::2], 2 * every
+        yield unit
 
 
 class Lexicon:

@@ -12,7 +12,7 @@ import re
 import unicodedata
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,9 @@ from hf_mlnmt.data.words import is_unspaced
 
 CONTEXT, EXACT, LEAST = 101, 100, 50
 BANDS = {CONTEXT: "101", EXACT: "100", 95: "95-99", 85: "85-94", 75: "75-84", LEAST: "50-74", 0: "none"}
+BEHIND = (
+    "reads_matches"  # the key in generation_config.json of a model that was trained with matches behind its sources
+)
 HOLE = "\ue000"  # stands in a translation for a part of the match that the text has not
 _SPACED = re.compile(r"\w+|[^\w\s]")
 _SINGLE = re.compile(r"[a-z0-9_]+|[^\s]")
@@ -174,11 +177,3 @@ class Bands:
 def holes(text: str) -> list[str]:
     """Returns the parts of a fitted translation between its holes."""
     return [part for part in text.split(HOLE) if part.strip()]
-
-
-def best(matches: Iterable[Match], most: int) -> Sequence[Match]:
-    """Returns the best matches, one of each translation; of equal ones the first."""
-    found: dict[str, Match] = {}
-    for match in sorted(matches, key=lambda match: -match.percent):
-        found.setdefault(match.text or match.target, match)
-    return list(found.values())[:most]

@@ -56,6 +56,10 @@ def _rules(recipe: Recipe) -> Iterator[tuple[Any, str]]:
         sum(recipe.augment.shares) and all(reads_text(each.objective) for each in recipe.sections().values()),
         "augment: is for pairs, and no objective reads some here. Leave it out.",
     )
+    yield (
+        sum(recipe.augment.shares) and data.memory,
+        "augment: changes pairs without matches. Leave augment or data.memory out.",
+    )
     yield not recipe.sections(), "tasks: none has a share above 0, so there is nothing to train."
     yield (
         not dev_names(recipe),

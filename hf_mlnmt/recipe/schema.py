@@ -188,6 +188,13 @@ class Data(Section):
         "Tokens for parts that are kept, as {<number>: number, <code>: '[A-Z]+-[0-9]+'}: url, email, number, tag, "
         "placeholder, or a regular expression. In every other pair with such parts, those on both sides become tokens.",
     )
+    memory: Models | None = key(
+        None,
+        "Translation memories, files as of translate --memory, which may be the corpus itself: the translation of the "
+        "most similar other text stands behind each source, of dev too. The model then reads those of --memory.",
+    )
+    no_match: Share = key(0.3, "Of memory: the share of training pairs that are shown without a match.")
+    other_match: Share = key(0.1, "Of memory: the share of training pairs that are shown with another pair's match.")
     bpe_dropout: Share = key(0.0, "Words are cut anew in every epoch, each merge left out with this probability.")
     bpe_dropout_epochs: Count | None = key(None, "bpe_dropout ends after so many epochs.")
     name: str | None = key(None, "The name of the data in the model card.")
@@ -198,6 +205,10 @@ class Data(Section):
     def __post_init__(self) -> None:
         if self.bpe_dropout_epochs is not None and not self.bpe_dropout:
             raise UserError("bpe_dropout_epochs: they end bpe_dropout: set that too (0.1 is usual), or leave both out.")
+        if self.memory and self.bpe_dropout:
+            raise UserError("memory: matches are encoded once: leave memory or bpe_dropout out.")
+        if self.no_match + self.other_match > 1:
+            raise UserError("no_match and other_match: they are shares of the same pairs: together at most 1.")
 
 
 @dataclass

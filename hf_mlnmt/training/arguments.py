@@ -34,6 +34,7 @@ from transformers import GenerationConfig, Seq2SeqTrainingArguments, TrainingArg
 from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.common.keys import variable
 from hf_mlnmt.common.model_folder import token_ids
+from hf_mlnmt.memory.matching import BEHIND
 from hf_mlnmt.recipe.schema import LearningRate, Recipe, ScheduleName
 
 _REFUSED = ("fsdp", "fsdp_config", "deepspeed", "parallelism_config", "torch_compile", "save_only_model", "push_to_hub")
@@ -163,6 +164,7 @@ def generation_config(recipe: Recipe, config: Any) -> GenerationConfig:
         if decoding.length_normalization != "generate":
             settings["length_normalization"] = decoding.length_normalization
         settings |= {name: getattr(config, name) for name in ("alpha", "beta") if hasattr(config, "members")}
+        settings |= {BEHIND: True} if recipe.data.memory else {}
     return GenerationConfig(**token_ids(config), **settings)
 
 

@@ -55,6 +55,7 @@ from hf_mlnmt.data.tokenizer import (
     with_mask,
 )
 from hf_mlnmt.data.training_set import Corpora, at_ratios, check_ratios
+from hf_mlnmt.memory.index import MatchesBehind, TranslationMemory
 from hf_mlnmt.recipe.checks import read_objective
 from hf_mlnmt.recipe.schema import MAIN_DEV, NamedObjective, Recipe, TaskSection, translates
 from hf_mlnmt.training import checkpoints, dev, folder, model_making
@@ -528,8 +529,22 @@ class Preparation:
 
         check_whole(self.tokenizers, placeholders)
         folder, processes = self.output / "data" / name, self.recipe.data.processes
-        how = (pair_filter, max_length, processes, show, self.check, placeholders, overlap)
+        behind = self._matches(spec, training=pair_filter is not None)
+        how = (pair_filter, max_length, processes, show, self.check, placeholders, overlap, behind)
         return encode_corpus(spec, self.root, self.tokenizers, folder, *how)
+
+    def _matches(self, spec: Spec, training: bool) -> MatchesBehind | None:
+        """Returns what finds the texts behind the sources of a corpus (data.memory); None without a memory."""
+        data = self.recipe.data
+        if data.memory is None or isinstance(spec, TextSpec):
+            return None
+        if not self.tokenizers.joint:
+            raise UserError(f"{self.recipe.path}: data.memory: needs one vocabulary for both sides (tokenizer.joint).")
+        names = [data.memory] if isinstance(data.memory, str) else data.memory
+        pair = {name: (spec.languages or {}).get(name) for name in SIDES}
+        with naming(f"{self.recipe.path}: data.memory"):
+            memory = TranslationMemory(*(self.root / name for name in names), **pair)
+        return MatchesBehind(memory, *((data.no_match, data.other_match) if training else (0.0, 0.0)))
 
     def fingerprints(self) -> list[str]:
         """Returns the fingerprints of all encoded training corpora in order; of several tasks with the tasks' names."""

@@ -104,8 +104,9 @@ READ = {
             '<trans-unit id="2"><source>B</source><target state="needs-review-translation">Be</target></trans-unit>',
             '<trans-unit id="3"><source>C</source><target state="new">C</target></trans-unit>',
             '<trans-unit id="4"><source>D</source></trans-unit>',
-            '<trans-unit id="5" translate="no"><source>E</source><target>E</target></trans-unit>',
-            '<trans-unit id="6"><source>F</source><target state="signed-off">Ef</target></trans-unit>',
+            '<group translate="no"><group><trans-unit id="5"><source>E</source><target>E</target></trans-unit></group>',
+            '<trans-unit id="6" translate="yes"><source>F</source><target state="signed-off">Ef</target></trans-unit>'
+            "</group>",
         ),
         [("A", "Ah", None, "B"), ("F", "Ef", "E", None)],
         '2 are pairs (final 2); left out: untranslated 2, unconfirmed 1, translate="no" 1.',

@@ -1,17 +1,23 @@
 """A translation memory beside a model: its index, matches, what is put in, and how searches are steered."""
 
 import json
+import re
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import polib
 import pytest
 import torch
 from helpers.toy_translators import best_of_lines, bpe, our_model
 from transformers import LogitsProcessorList
 from typer.testing import CliRunner
 
-from hf_mlnmt import UserError
+from hf_mlnmt import UserError, documents
 from hf_mlnmt.cli import app
+from hf_mlnmt.data.bilingual import pair_of_file
+from hf_mlnmt.data.formats import in_xml
+from hf_mlnmt.data.tokenizer import save_tokenizers
 from hf_mlnmt.generation import DecodingOptions, TranslationPipeline
 from hf_mlnmt.generation.translating.lines import Style, TextFiles
 from hf_mlnmt.memory.index import TranslationMemory
@@ -257,6 +263,122 @@ def test_a_line_that_was_cut_is_as_known_as_its_least_known_piece(toy, tmp_path)
     assert [each.origin for each in found] == ["machine", "memory 100", "memory 100", "memory 100"]
     assert found[0].text.startswith("Sichern. ")
     assert [each.text for each in found[1:]] == ["Los. Halt.", "Sichern. Sichern.", "Sichern.\nSichern."]
+
+
+UNITS = """<trans-unit id="1"><source>Save all files</source></trans-unit>
+<trans-unit id="2"><source>Delete 5 files</source><note>n</note></trans-unit>
+<trans-unit id="3"><source>Open the file</source><target state="new"/></trans-unit>
+<trans-unit id="4"><source>Something else here</source></trans-unit>"""
+FILES = {
+    "a.xlf": f'<xliff version="1.2"><file source-language="en"><body>{UNITS}</body></file></xliff>',
+    "b.xlf": '<xliff version="2.0" srcLang="en"><file id="f">{}</file></xliff>'.format(
+        "".join(
+            f'<unit id="{n}"><segment state="initial" subState="a:b"><source>{text}</source></segment></unit>'
+            for n, text in enumerate(re.findall("<source>(.*?)</source>", UNITS))
+        )
+    ),
+    "c.po": "".join(
+        f'#: {n}.c\nmsgid "{text}"\nmsgstr ""\n\n' for n, text in enumerate(re.findall("e>(.*?)</s", UNITS))
+    ),
+    "d.txt": "\n".join(re.findall("<source>(.*?)</source>", UNITS)),
+}
+
+
+@pytest.mark.parametrize("fuzzy", [False, True])
+def test_results_say_where_each_segment_comes_from(toy, tmp_path, fuzzy):
+    memory, folder = write(tmp_path / "memory.en-de.tsv"), tmp_path / "model"
+    toy[0].save_pretrained(folder)
+    save_tokenizers(folder, toy[1])
+    for name, content in FILES.items():
+        (tmp_path / name).write_text(content, "utf-8")
+    out = {}
+    for name in [*FILES][: 3 if fuzzy else 4]:
+        output = tmp_path / ("out.tmx" if name == "d.txt" else f"out.{name}")
+        given = [
+            "translate",
+            folder,
+            tmp_path / name,
+            "-o",
+            output,
+            "--memory",
+            memory,
+            "--report",
+            tmp_path / "r.json",
+        ]
+        given += ["--fuzzy"] * fuzzy + ["--beams", 2] + (["--from", "en", "--to", "de"] if name == "c.po" else [])
+        ran = CliRunner().invoke(app, [*map(str, given)])
+        assert ran.exit_code == 0, (ran.output, ran.exception)
+        report, out[name] = json.loads((tmp_path / "r.json").read_text()), output.read_text("utf-8")
+        bands = {band: one["segments"] for band, one in report["memory"].items() if one["segments"]}
+        assert bands == {"100": 2, "75-84": 1, "none": 1}
+    state = "needs-review-translation" if fuzzy else "translated"
+    targets = re.findall("<target (.*?)>", out["a.xlf"])
+    said = ("exact-match", "exact-match", "fuzzy-match", "mt-suggestion")
+    assert targets == [f'state="{state}" state-qualifier="{name}"' for name in said]
+    known = (("100%", 1, *PAIRS[0]), ("100%", 2, *PAIRS[1]), ("75%", 3, *PAIRS[2]))
+    for quality, number, source, target in known:
+        more = f'<alt-trans match-quality="{quality}" origin="memory.en-de.tsv, pair {number}">'
+        assert f"</target>{more}<source>{source}</source><target>{target}</target></alt-trans>" in out["a.xlf"]
+    states = re.findall("<segment (.*?)>", out["b.xlf"])
+    state = "initial" if fuzzy else "translated"
+    said = ("memory-100", "memory-100", "fuzzy-75", "machine")
+    assert states == [f'state="{state}" subState="hf-mlnmt:{name}"' for name in said]
+    entries = polib.pofile(str(tmp_path / "out.c.po"))
+    assert [entry.tcomment for entry in entries] == ["memory 100 %", "memory 100 %", "memory 75 %", "machine"]
+    assert [entry.fuzzy for entry in entries] == [fuzzy] * 4
+    assert [entry.msgstr for entry in entries][:2] == ["Alle Dateien sichern", "5 Dateien löschen"]
+    if not fuzzy:
+        props = re.findall('<tu><prop type="x-origin">(.*?)</prop><tuv', out["d.txt"])
+        assert props == ["memory 100", "memory 100", "fuzzy 75", "machine"]
+
+
+def test_a_message_of_several_sentences_is_looked_up_whole(toy, tmp_path):
+    memory = TranslationMemory(write(tmp_path / "a.tsv", [("Stop. Go.", "Halt. Los.")]), source="en", target="de")
+    document = documents.read('msgid "Stop. <b>Go.</b>"\nmsgstr ""\n\nmsgid "Stop. Going on."\nmsgstr ""\n', ".po")
+    pipeline, rows = TranslationPipeline(*toy, memory=memory), []
+    options = DecodingOptions(split="sentences", num_beams=2)
+    written = documents.translate_document(
+        pipeline, document, options, lambda done: None, lambda *row: rows.append((row[1], row[2].origin))
+    )
+    assert rows == [("Stop. Go.", "memory 100"), ("Stop. Going on.", "fuzzy 60")]
+    assert 'msgstr "Halt. <b>Los.</b>"' in written
+
+
+def test_a_translation_that_is_short_enough_is_taken(toy, caplog):
+    pipeline, text, options = TranslationPipeline(*toy), "A man rides a bicycle", DecodingOptions(num_beams=2)
+    best = [each.text for each in pipeline([text], num_beams=8, num_return_sequences=8, alignments=True)[0]]
+    first = pipeline([text], options)[0]
+    fits = next(each for each in best if len(each) < len(first))
+    unit = '<trans-unit maxwidth="{}" size-unit="{}"><source>{}</source></trans-unit>'
+    for limit, size, expected, long in (
+        (len(first), "char", first, 0),
+        (len(first) - 1, "char", fits, 0),
+        (0, "char", first, 1),
+        (0, "pixel", first, 0),
+    ):
+        units, counts = unit.format(limit, size, text) + unit.format("", "char", text), dict[str, Any]()
+        document = documents.read(f'<xliff version="1.2"><file><body>{units}</body></file></xliff>', ".xlf")
+        written = documents.translate_document(pipeline, document, options, lambda done: None, counts=counts)
+        assert re.findall("<target.*?>(.*?)</target>", written) == [in_xml(expected), in_xml(first)]
+        assert counts["too_long"] == long
+        assert ("longer than their maxwidth" in caplog.text) == bool(long)
+        caplog.clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.tmx", f'<tmx><header srclang="de"/><body>{TU.format("", "a", "b")}</body></tmx>', ("de", "en")),
+        ("a.tmx", f'<tmx><header srclang="*all*"/><body>{TU.format("", "a", "b")}</body></tmx>', ("en", "de")),
+        ("a.tmx", f'<tmx><body>{TU.format("", "a", "b")}<tuv xml:lang="fr"/></body></tmx>', None),
+        ("a.xlf", '<xliff version="2.0" srcLang="en-US" trgLang="de"><file/></xliff>', ("en-US", "de")),
+        ("a.en-de.tsv", "a\tb\n", ("en", "de")),
+        ("a.tsv", "a\tb\n", None),
+    ],
+)
+def test_the_only_two_languages_of_a_file(tmp_path, name, content, expected):
+    (tmp_path / name).write_text(content, "utf-8")
+    assert pair_of_file(tmp_path / name) == expected
 
 
 def test_bands_are_shown_without_translating(tmp_path):

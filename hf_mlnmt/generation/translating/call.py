@@ -201,7 +201,9 @@ class TranslationCall(BatchSearch):
         whole = self.whole(text, ranks) if len(ranks) > 1 else (ranks or [[self.empty] * self.count])[0]
         self.unfinished += sum(not hypothesis.finished for hypothesis in whole)
         self.doubtful += [(text.line, whole[0].warnings)] if whole[0].warnings else []
-        return whole if text.origin is None else [replace(hypothesis, origin=text.origin) for hypothesis in whole]
+        if text.origin is None:
+            return whole
+        return [replace(hypothesis, origin=text.origin, match=text.match) for hypothesis in whole]
 
     def whole(self, text: CutText, ranks: list[list[Hypothesis]]) -> list[Hypothesis]:
         """Returns a text's n-best list from those of its pieces."""
@@ -226,6 +228,13 @@ class TranslationCall(BatchSearch):
         sure = [piece.confidence for piece in ranked if piece.confidence is not None]
         words = [number for piece in ranked for number in piece.word_confidences or ()]
         return replace(new, confidence=min(sure, default=None), word_confidences=tuple(words))
+
+    def summary(self) -> dict[str, Any]:
+        """Returns counts for JSON: translations cut at the length limit, probably wrong ones by warnings, and beside a
+        memory segments and words by bands of their matches."""
+        doubtful = Counter(name for _, names in self.doubtful for name in names)
+        found: dict[str, Any] = {"cut": self.unfinished, "doubtful": dict(doubtful)}
+        return found if self.memory is None else found | {"memory": self.memory.bands.to_dict()}
 
     def report(self) -> None:
         """Warns once about language codes in the text, lines of several sentences, terms, and the length limit."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.generation.translating.alignments import Link, words_of_target
+
+if TYPE_CHECKING:
+    from hf_mlnmt.memory.matching import Match
 
 CONFIDENCE = "confidence"  # the key in generation_config.json that holds the Calibration
 
@@ -24,7 +27,8 @@ class Hypothesis:
     normalisation. `finished`: whether the translation ended before the length limit. `alignment`, if asked for: pairs
     (word of the source, word of the translation), counted from 0, ascending. `confidence` of the translation and
     `word_confidences` of each of its words, if asked for: 0 to 1. `origin`, beside a translation memory: "memory 101"
-    (the same text between the same neighbours), "memory 100", "fuzzy 87" (steered by a similar text) or "machine".
+    (the same text between the same neighbours), "memory 100", "fuzzy 87" (steered by a similar text) or "machine";
+    `match`: that unit of the memory.
     `warnings`: what is probably wrong (watching.py).
     """
 
@@ -37,6 +41,7 @@ class Hypothesis:
     confidence: float | None = None
     word_confidences: tuple[float, ...] | None = None
     origin: str | None = None
+    match: Match | None = None
     warnings: tuple[str, ...] = ()
 
 

@@ -226,7 +226,8 @@ class Style:
             result = [self._marked(source, best, self.below) for best in result]
         if self.memory:
             sides = zip(self.memory.split(), (source, result[0].text))
-            told = (f'<tuv xml:lang="{code}"><seg>{in_xml(text)}</seg></tuv>' for code, text in sides)
+            told = [f'<prop type="x-origin">{origin}</prop>'] if (origin := result[0].origin) else []
+            told += [f'<tuv xml:lang="{code}"><seg>{in_xml(text)}</seg></tuv>' for code, text in sides]
             return f"<tu>{''.join(told)}</tu>" if source.strip() else ""
         links = [None if best.alignment is None else to_pharaoh(best.alignment) for best in result]
         if not self.jsonl:
@@ -326,8 +327,9 @@ class TextFiles:
         done: int = 0,
         style: Style = Style(),
         tell: Callable[[Hypothesis], Any] = lambda best: None,
-    ) -> None:
-        """Writes the translations of all lines but the first `done`; `write`, `done`: as `opened` yields them.
+    ) -> dict[str, Any]:
+        """Writes the translations of all lines but the first `done`, and returns counts of them (`summary`); `write`,
+        `done`: as `opened` yields them.
 
         update: called with the number of lines translated since the last call. tell: called with each translation.
         """
@@ -349,3 +351,4 @@ class TextFiles:
             write(head * (not count) + end, count, "")
         if self.total is None:
             self._check_counts(count)
+        return call.summary()

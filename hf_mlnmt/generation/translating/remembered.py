@@ -6,6 +6,7 @@ by the line's best. The origin of a line that was cut is that of its least known
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,26 +15,38 @@ from hf_mlnmt.data.tokenizer import encode
 from hf_mlnmt.generation.translating.options import DecodingOptions
 from hf_mlnmt.generation.translating.segments import CutText, EncodedPiece, TextPiece
 from hf_mlnmt.memory.index import TranslationMemory
-from hf_mlnmt.memory.matching import EXACT, Bands, Match, holes
+from hf_mlnmt.memory.matching import BEHIND, EXACT, Bands, Match, holes
 from hf_mlnmt.memory.steering import Steering
 
 WEIGHT = 1.0  # unless memory_weight says another
 MACHINE = "machine"
 
 
+def _percent(matches: Sequence[Match]) -> int:
+    return matches[0].percent if matches else 0
+
+
 def is_known(matches: Sequence[Match]) -> bool:
     """Returns whether the best match's translation is one of the text itself."""
-    return bool(matches) and matches[0].percent >= EXACT
+    return _percent(matches) >= EXACT
 
 
 class Remembered:
-    """A memory beside a call. parts: of the pipeline; ends: end tokens."""
+    """A memory beside a call. parts: of the pipeline; ends: end tokens; longest: ids that the model reads, None: any.
 
-    def __init__(self, memory: TranslationMemory, options: DecodingOptions, parts: Any, ends: Sequence[int]) -> None:
+    A model that was trained with matches (data.memory of a recipe) reads that of each text, and is not steered unless
+    memory_weight says so.
+    """
+
+    def __init__(
+        self, memory: TranslationMemory, options: DecodingOptions, parts: Any, ends: Sequence[int], longest: int | None
+    ) -> None:
+        self.longest, self.reads = longest or sys.maxsize, getattr(parts.model.generation_config, BEHIND, False)
         self.memory, self.ends, self.bands = memory, list(ends), Bands()
-        self.weight = WEIGHT if options.memory_weight is None else options.memory_weight
+        usual = 0.0 if self.reads else WEIGHT
+        self.weight = usual if options.memory_weight is None else options.memory_weight
         self.target, self.processing = parts.target, parts.target_processing
-        tokenizer = parts.target
+        self.cuts, tokenizer = options.split == "sentences", parts.target
         self.special = {*tokenizer.all_special_ids, *tokenizer.convert_tokens_to_ids(code_tokens(tokenizer))}
 
     def with_matches(self, texts: Sequence[str], cut: Sequence[CutText], free: Sequence[bool]) -> list[CutText]:
@@ -49,28 +62,36 @@ class Remembered:
             for place, (piece, each) in enumerate(zip(inputs, own)):
                 if may and is_known(each) and "\n" not in piece.text:
                     inputs[place] = piece._replace(known=each[0].text, ids=piece.ids[-1:])
-            some = [each or matches[:1] for each in own]
-            worst = min(some, key=lambda each: each[0].percent if each else 0, default=[])
-            self.bands.add(line, worst[0].percent if worst else 0)
-            found.append((CutText(text.line, pieces, inputs, worst[0].origin if worst else MACHINE), some))
+            some = [max(each, matches[:1], key=_percent) for each in own]
+            worst = min(some, key=_percent, default=[])
+            self.bands.add(line, _percent(worst))
+            known = (worst[0].origin, worst[0]) if worst else (MACHINE, None)
+            found.append((CutText(text.line, pieces, inputs, *known), some))
         steering = self._pieces({match.text for _, some in found for each in some for match in each})
         for text, some in found:
             for place, (piece, each) in enumerate(zip(text.inputs, some)):
                 if piece.known is None:
                     rewarded = [(ids, match.reward) for match in each for ids in steering[match.text]]
-                    text.inputs[place] = piece._replace(steering=rewarded)
+                    ids = piece.ids + (self._encoded([each[0].target])[0] if self.reads and each else [])
+                    ids = ids if len(ids) <= self.longest else piece.ids
+                    text.inputs[place] = piece._replace(ids=ids, steering=rewarded)
         return [text for text, _ in found]
+
+    def knows(self, text: str) -> bool:
+        """Returns whether the memory has a translation of a text, or, if the call cuts it again, one like it."""
+        matches = self.memory.matches(text, most=1)
+        return bool(matches) if self.cuts else is_known(matches)
 
     def _pieces(self, texts: set[str]) -> dict[str, list[list[int]]]:
         """Returns of each translation the tokens between its holes and unknown ones, and the end."""
         if not self.weight:
             return {text: [] for text in texts}
         between = [(text, part) for text in texts for part in holes(text)]
-        encoded = encode(self.target, [self.processing.apply(part) for _, part in between], target=True)
+        encoded = self._encoded([part for _, part in between])
         found: dict[str, list[list[int]]] = {text: [] for text in texts}
         for (text, part), ids in zip(between, encoded, strict=True):
             pieces: list[list[int]] = [[]]
-            for token in ids.tolist():
+            for token in ids:
                 if token == self.target.unk_token_id:
                     pieces.append([])
                 elif token not in self.special:
@@ -79,6 +100,10 @@ class Remembered:
                 pieces[-1] += self.ends[:1]
             found[text] += filter(None, pieces)
         return found
+
+    def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns the ids of translations."""
+        return [ids.tolist() for ids in encode(self.target, [*map(self.processing.apply, texts)], target=True)]
 
     def rules(self, inputs: Sequence[EncodedPiece]) -> list[Steering]:
         """Returns the rule that steers the search of some pieces, or none."""

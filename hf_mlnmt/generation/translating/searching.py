@@ -24,6 +24,7 @@ from transformers.generation.logits_process import (
 )
 
 from hf_mlnmt.common.errors import OptionError, UserError
+from hf_mlnmt.data.directions import is_told
 from hf_mlnmt.data.tokenizer import EXPECTS, decode, own_copy
 from hf_mlnmt.data.training_set import mixed
 from hf_mlnmt.data.words import is_unspaced
@@ -135,6 +136,9 @@ class BatchSearch:
         self.pipeline, self.first_line, self.options, self.name = pipeline, first_line, options, pipeline.name
         # A prefix of the caller's own tells the model the languages: the options of languages are then ignored.
         languages = (None, None) if options.prefix else (options.source_language, options.target_language)
+        memory, told = pipeline.memory_of(options), is_told(pipeline.model, pipeline.parts.source)
+        if memory is not None and not told:
+            languages = None, None  # of a model of one pair: they are those of the memory
         parts, way = pipeline.parts.between(*languages, self.name)
         self.parts = parts
         settings = parts.model.generation_config
@@ -160,8 +164,8 @@ class BatchSearch:
             raise OptionError(f"confidence: {self.name or 'the model'} is not calibrated: hf-mlnmt model calibrate.")
         first = [self.arguments.get("forced_bos_token_id", settings.forced_bos_token_id)] if self.skipped else []
         self.constraints = TextConstraints(options, parts, self.encoder, first_line, first, self.ends, self.longest)
-        memory = pipeline.memory_of(options)
-        self.memory = None if memory is None else Remembered(memory, options, parts, [*filter(None, self.ends)])
+        ends = [*filter(None, self.ends)]
+        self.memory = None if memory is None else Remembered(memory, options, parts, ends, self.encoder.limit)
         self.quotes = True  # whether warnings quote unmet terms; a server, whose log quotes no user, sets False
         if (said := parts.source.init_kwargs.get(EXPECTS)) is not None:
             logger.warning("%s expects text that is cut: %s", self.name or "the model", said)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hf_mlnmt.generation.constraints.lexical_constraints import Asked
     from hf_mlnmt.generation.constraints.linked import KeptPart
     from hf_mlnmt.generation.translating.casing import Written
+    from hf_mlnmt.memory.matching import Match
     from hf_mlnmt.memory.steering import Pieces
 
 logger = logging.getLogger(__name__)
@@ -166,13 +167,14 @@ class EncodedPiece(NamedTuple):
 
 
 class CutText(NamedTuple):
-    """A text cut into pieces that are translated one by one; `inputs`: the pieces with visible text, encoded; `origin`:
-    what a memory had of it, None without a memory."""
+    """A text cut into pieces that are translated one by one; `inputs`: the pieces with visible text, encoded; `origin`
+    and `match`: what a memory had of it, None without a memory."""
 
     line: int
     pieces: list[TextPiece]
     inputs: list[EncodedPiece]
     origin: str | None = None
+    match: Match | None = None
 
     def on_line(self, line: int) -> CutText:
         """Returns a copy with the line number `line`."""
