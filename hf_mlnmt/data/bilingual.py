@@ -339,8 +339,8 @@ def _read_xliff(path: Place, how: _How) -> Iterator[_Found]:
             elif _name(element) in ("trans-unit", "unit"):
                 number += 1
                 how.report.languages.update(filter(None, codes))
-                told = filter(None, (each.get("translate") for each in (element, *element.iterancestors())))
-                held = 'translate="no"' if next(told, "yes") == "no" else None  # the nearest one counts
+                said = (each.get("translate") for each in (element, *element.iterancestors()))
+                held = 'translate="no"' if next(filter(None, said), "yes") == "no" else None  # the nearest one counts
                 for source, target, state, changed in _segments_of(element):
                     reason = why or held or ("untranslated" if target is None or state in UNTRANSLATED else None)
                     reason = reason or (None if state in _STATES else "unconfirmed")

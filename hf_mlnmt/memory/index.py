@@ -379,7 +379,7 @@ class TranslationMemory:
             for row in part.near(found):
                 near = Levenshtein.normalized_similarity(found, row[5].split(), score_cutoff=LEAST / 100)
                 if near * 100 >= LEAST and row[0] not in matches and not (others and row[0] == asked):
-                    matches[row[0]] = Match(min(99, math.floor(100 * near + 1e-9)), "", *row[:2], row[4])
+                    matches[row[0]] = Match(min(99, math.floor(100 * near + 1e-9)), "", row[0], row[1], row[4])
         chosen = dict[str, Match]()  # one of each translation
         for match in sorted(matches.values(), key=lambda match: -match.percent):
             chosen.setdefault(match.text or match.target, match)
