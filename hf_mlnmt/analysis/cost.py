@@ -32,7 +32,8 @@ Turn = Callable[[], float]
 def beside_baseline(
     baseline: Turn, others: Mapping[str, Turn], rounds: int, tell: Callable[[str], Any]
 ) -> dict[str, tuple[float, float]]:
-    """Runs turns; returns {name: (median speed, median ratio to the baseline's turn immediately before)}.
+    """Measures each of `others` `rounds` times, each time after a turn of the baseline; returns {name: (median speed,
+    median ratio of the speed to that of the baseline's turn immediately before)}.
 
     tell: is called with a line of text after each turn. A first round, the warm-up, does not count.
     """
@@ -75,7 +76,7 @@ MEASURES = {
 
 @dataclass(frozen=True)
 class Work:
-    """The measured work: training `steps` of `tokens` target tokens; decoding of `batch` sentences with `beams`.
+    """Sizes of a turn: training, `steps` steps of `tokens` target tokens; decoding, `batch` sentences by `beams` beams.
 
     vocabulary: size. length: tokens of a sentence. rounds: measured turns of each system.
     """
@@ -91,7 +92,7 @@ class Work:
 
 
 def build(config: Any, device: str) -> Any:
-    """Returns a new model, with weights drawn with seed 1, on the device."""
+    """Makes the model of a config on the device, with random weights drawn with seed 1."""
     from transformers import AutoModelForSeq2SeqLM
 
     torch.manual_seed(1)
@@ -121,7 +122,8 @@ def train(model: Any, optimizer: Any, inputs: Sequence[dict[str, Tensor]]) -> No
 
 
 def training(config: Any, work: Work) -> Turn:
-    """Returns a turn that trains a new model on every batch and returns steps per second, after a warm-up on all."""
+    """Returns a `Turn`: it trains a new model on every batch to warm up, measures the time of a second step on every
+    batch, and returns steps per second."""
     inputs = batches(work)
 
     def turn() -> float:
@@ -142,8 +144,8 @@ def _trained(config: Any, work: Work, inputs: Sequence[dict[str, Tensor]]) -> tu
 
 
 def decoding(config: Any, work: Work) -> Turn:
-    """Returns a turn that decodes a batch with a new model, `length` tokens for each sentence, after a warm-up of three
-    tokens, and returns tokens per second."""
+    """Returns a `Turn`: it generates three tokens a sentence with a new model to warm up, measures the time to generate
+    `length` tokens a sentence, and returns tokens per second."""
     ids = torch.randint(5, work.vocabulary, (work.batch, work.length), generator=torch.manual_seed(1))
     inputs = {"input_ids": ids.to(work.device), "attention_mask": torch.ones_like(ids).to(work.device)}
 
@@ -176,7 +178,8 @@ def operations(config: Any, work: Work) -> int:
 
 
 class LiveBytes(TorchDispatchMode):
-    """Context manager: counts the bytes of existing tensors, those `before` and those made inside; `peak`: the most."""
+    """Context manager that counts the bytes of all tensors that exist, `before` and those that operations inside of it
+    return; `peak` is the largest count."""
 
     def __init__(self, before: Sequence[Tensor] = ()) -> None:
         super().__init__()

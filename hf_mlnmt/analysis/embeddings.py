@@ -35,7 +35,8 @@ from hf_mlnmt.generation.translating.pipeline import progress_bar
 def embed_file(parts: Parts, file: Path, language: str | None, pooling: str | None, target: str | None) -> np.ndarray:
     """Embeds a file's lines by `embed_texts`, with a progress bar on standard error if that is a terminal.
 
-    pooling: "flat", "mean" or a row's number in digits; None: flat with a bridge, else mean.
+    pooling: "flat", "mean" or a row's number in digits; None: flat with a bridge, else mean. Raises: UserError if
+    every line is blank.
     """
     chosen, texts = pooling or default_pooling(parts.model), list(read_lines(file))
     if not any(map(is_visible, texts)):
@@ -46,7 +47,8 @@ def embed_file(parts: Parts, file: Path, language: str | None, pooling: str | No
 
 
 def retrieval(embeddings: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Returns {"from-to": accuracy@1} for embeddings (sentences, width) of the same sentences in several languages."""
+    """Returns {"from-to": accuracy@1} for embeddings (sentences, width) of the same sentences in several languages.
+    Raises: UserError for different numbers of sentences."""
     counts = {language: len(vectors) for language, vectors in embeddings.items()}
     if len(set(counts.values())) > 1:
         said = ", ".join(f"{language} {count}" for language, count in counts.items())
@@ -72,7 +74,8 @@ Pair = tuple[str, str, float]
 
 
 def read_pairs(path: str | Path) -> list[Pair]:
-    """Reads a file of lines sentence, sentence, score, separated by tabs."""
+    """Returns (sentence, sentence, score) of each line of a file, with tabs between them. Raises: UserError for a line
+    of another form, an empty sentence, fewer than four lines, or scores that are all equal."""
     pairs = []
     for number, line in enumerate(read_lines(path, form="table"), 1):
         fields = [field.strip() for field in line.split("\t")]
@@ -91,7 +94,7 @@ def read_pairs(path: str | Path) -> list[Pair]:
 
 def correlations(first: np.ndarray, second: np.ndarray) -> dict[str, tuple[float, float, float]]:
     """Returns {"Pearson", "Spearman": (correlation, low, high)} of two arrays (n,), with 95 % intervals; nan where an
-    array is constant.
+    array is constant. Raises: UserError without SciPy.
     """
     try:
         from scipy.stats import rankdata
@@ -116,7 +119,7 @@ def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def similarity_study(
     systems: Systems, files: Mapping[str, Sequence[Pair]], language: str | None = None, pooling: str | int | None = None
 ) -> Study:
-    """Correlates every system's cosines with every file's scores; the study has rows and a figure with intervals."""
+    """Correlates cosines of sentence pairs by each system with each file's scores; makes rows and a figure of these."""
     study = Study("similarity")
     panels: dict[str, dict[str, list[figures.Interval]]] = {}
     for file, pairs in files.items():

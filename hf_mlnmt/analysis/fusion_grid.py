@@ -17,7 +17,7 @@ from hf_mlnmt.evaluation.figures import Panel, Study, heat_maps
 from hf_mlnmt.generation import TranslationPipeline
 from hf_mlnmt.generation.translating.pipeline import progress_bar
 
-# The thesis's values; with beta or gamma 0 only the translation models are used.
+# The thesis's values of alpha, beta and gamma; where beta or gamma is 0 the language models have no effect.
 ALPHAS = (1e-3, 1e-2, 1e-1, 0.5, 1.0, 5.0, 10.0)
 BETAS = (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 0.5, 1.0, 5.0, 10.0)
 GAMMAS = (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 0.5, 1.0, 10.0)
@@ -30,9 +30,10 @@ Point = tuple[float, float]
 def grid_points(
     pipeline: TranslationPipeline, alphas: Sequence[float] | None = None, betas: Sequence[float] | None = None
 ) -> list[Point]:
-    """Returns the points of a grid in ascending order, without the one where alpha and beta are 0.
+    """Returns all pairs (alpha, beta) of the given values in ascending order, without (0, 0).
 
-    alphas, betas: None: the thesis's values; with sequence-level normalization alpha = 1 and those of gamma.
+    alphas, betas: None: the thesis's values; with sequence-level normalization alpha = 1, and beta has those of gamma.
+    Raises: UserError for a model that is not fused, no pair but (0, 0), and values that the model refuses.
     """
     if not hasattr(pipeline.model, "factors"):
         raise UserError(f"{pipeline.name}: is no fused model; make one with hf-mlnmt model fuse.")
@@ -57,7 +58,8 @@ def grid_study(
     progress: bool = True,
     **options: Any,
 ) -> Study:
-    """Scores a fused model at every point: rows, a table and a heat map of BLEU, alphas by betas.
+    """Translates and scores with every (alpha, beta) of `points`; returns rows of scores, and a table and a heat map of
+    BLEU with a row for each alpha and a column for each beta.
 
     For one alpha the table has all scores, a row for each beta. options: of the pipeline's decoding.
     """
@@ -87,7 +89,7 @@ def _score(
     return {
         "alpha": alpha,
         "beta": beta,
-        "gamma": float(f"{beta / alpha:.12g}") if alpha else None,  # rounded: 0.001 / 0.01 == 0.01 / 0.1
+        "gamma": float(f"{beta / alpha:.12g}") if alpha else None,  # 0.001 / 0.01 and 0.01 / 0.1 become equal
         **{name: round(metric.score, 4) for name, metric in scores.metrics.items()},
         "length_ratio": round(scores.length_ratio, 4),
         "seconds": round(time.perf_counter() - started, 2),

@@ -38,7 +38,7 @@ LACKING: dict[Question, str] = {
 
 @dataclass(frozen=True)
 class Variant:
-    """A model without a part: arguments of generate() that mask it, or the layer of an auxiliary that translates."""
+    """A model without a part: `arguments` of generate() mask it, or auxiliary decoder `auxiliary` translates alone."""
 
     question: Question
     name: str
@@ -47,7 +47,7 @@ class Variant:
 
 
 def variants(model: Any, questions: Sequence[Question] | None = None) -> list[Variant]:
-    """Returns all variants of the model for the given questions, or for None those that apply to it.
+    """Returns a model's variants for the questions "layers", "auxiliaries" or "decoders"; None: for all that apply.
 
     Raises: UserError if a given question does not apply to the model, or for None if none applies.
     """
@@ -99,7 +99,7 @@ def rows(
     protocol: ProtocolName = "cased",
     **testing: Any,
 ) -> list[dict[str, Any]]:
-    """Returns a row for the whole model, then one for each variant: BLEU, difference to the whole, p-values and mark.
+    """Returns a row for the whole model, then one for each variant: BLEU, difference to the whole, p-values, † or ‡.
 
     testing: arguments of `compare`: bootstrap, trials, seed and language.
     """

@@ -124,7 +124,8 @@ SETS: dict[str, list[int]] = {"wmt": [10, 20, 30, 40, 50], "iwslt": [11, 21, 31,
 
 
 def read_starts(text: str) -> list[int]:
-    """Returns the smallest lengths of groups, by a name of SETS or as text: "15,30" for <15, 15 to 29, 30 and more."""
+    """Returns the smallest length of each group but the first, from a name of SETS or from text: "15,30" for <15, 15 to
+    29, 30 and more. Raises: UserError for another text."""
     if text in SETS:
         return SETS[text]
     try:
@@ -163,7 +164,7 @@ def scores_by_length(
     for group, indices in groups_of(lengths, starts).items():
         chosen = [[lines[i] for i in indices] for lines in sets]
         for name, lines in systems.items():
-            # All resamples of one sentence are the same.
+            # A single sentence gets no interval: all its resamples are equal.
             resamples = bootstrap if len(indices) > 1 else 0
             how: Any = {**scoring, "metrics": METRICS, "bootstrap": resamples}
             found = score([lines[i] for i in indices], chosen, **how).metrics if indices else {}
@@ -222,6 +223,7 @@ def analyse_outputs(
             guessed by these texts, sources and references; not without words, nor where source and reference are equal.
         shown: how many sentences with the largest gains, and as many with losses, to list for each system; 0: none.
         scoring: protocol, language, bootstrap and seed of the scores by length.
+    Raises: UserError for different numbers of outputs and references.
     """
     chrf = {name: sentence_scores(lines, references) for name, lines in outputs.items()}
     studies: list[Study] = []
@@ -258,7 +260,7 @@ def analyses_of(
 
 
 def sentences_of(analyses: Mapping[str, OutputAnalysis]) -> dict[str, Any] | None:
-    """Returns the sentences of all test sets in sequence, with outputs and chrF, for a page; None without analyses."""
+    """Returns all test sets' sentences with outputs and chrF, as columns for `html_page`; None without analyses."""
     if not analyses:
         return None
     known = list(analyses.values())
@@ -379,7 +381,8 @@ MEASURES = ("perplexity per subword", "perplexity per word", "bits per byte")
 def domain_study(
     comparison: Comparison, protocol: str, perplexities: Mapping[str, Mapping[str, Perplexity]] | None = None
 ) -> Study:
-    """Makes the study of several test sets: a row for each test set, metric and system, and for each language model.
+    """Makes a study of scores on several test sets: a row for each test set, metric and system; and for each test set,
+    measure of perplexity and language model.
 
     The summary has a line for each system and measure, a column for each test set, as in the thesis. `difference` and
     p-values are against the baseline on the same test set, `sign` is † or ‡ (evaluation/significance.py).

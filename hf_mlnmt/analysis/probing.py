@@ -57,7 +57,7 @@ _FEWEST = 20  # fewest sentences with a word for it to be a class of word conten
 
 @dataclass(frozen=True)
 class ProbingTask:
-    """Sentences and their labels (indices into `classes`), by part."""
+    """A task: the sentences of the parts train, dev and test, and each sentence's label, an index into `classes`."""
 
     name: str
     classes: list[str]
@@ -71,7 +71,8 @@ class ProbingTask:
 
 
 def build(name: str, examples: Mapping[Part, Sequence[tuple[str, str]]]) -> ProbingTask:
-    """Makes a task from {part: (label, text) pairs}; classes are in alphabetical order, numbers by value."""
+    """Makes a task from {part: (label, text) pairs}; sorts the classes by alphabet, or numbers by value. Raises:
+    UserError for an empty part, a single class, or a class that is not in the training part."""
     if lacking := [part for part in PARTS if not examples.get(part)]:
         raise UserError(f"task {name}: no sentences for {', '.join(lacking)}. Give more text, or a complete file.")
     trained = {label for label, _ in examples["train"]}
@@ -93,7 +94,7 @@ def different(lines: Sequence[str]) -> list[str]:
 
 
 def split(lines: Sequence[str], seed: int, sizes: Sequence[int] = SIZES) -> dict[Part, list[str]]:
-    """Shuffles the distinct lines and splits them into parts of at most `sizes`; less text 8 to 1 to 1."""
+    """Shuffles the distinct lines and splits them into parts of `sizes`; too few lines into 8, 1 and 1 tenth."""
     shuffled = different(lines)
     random.Random(seed).shuffle(shuffled)
     if len(shuffled) < sum(sizes):
@@ -122,7 +123,7 @@ def word_content_task(
     """Makes a task of surface information: which of `count` words (1,000 in the paper) the sentence contains.
 
     The words are the most frequent ones of the text after the first 100, if they are in at least 20 sentences; used are
-    sentences with exactly one of them.
+    sentences with exactly one of them. Raises: UserError if there are fewer than two such words.
     """
     sets = {line: {word.lower() for word in _WORD.findall(line)} for line in different(lines)}
     frequency = Counter(word for words in sets.values() for word in words)
@@ -154,7 +155,8 @@ def bigram_shift_task(lines: Sequence[str], seed: int = 1, sizes: Sequence[int] 
 
 
 def swappable(line: str) -> list[tuple[int, int, int, int]]:
-    """Returns begin and end of both words of all pairs of different words, after the first, with only space between."""
+    """Returns (begin, end, begin, end) of every two neighbouring words that differ and have only space between them.
+    Leaves out the line's first word."""
     spans = [match.span() for match in _WORD.finditer(line)][1:]
     return [
         (*first, *second)
@@ -164,7 +166,7 @@ def swappable(line: str) -> list[tuple[int, int, int, int]]:
 
 
 def swap(line: str, place: tuple[int, int, int, int]) -> str:
-    """Returns the line with the two words at `place`, one of `swappable`, swapped."""
+    """Returns the line with two words exchanged; place: (begin, end, begin, end) of the words, as from `swappable`."""
     a, b, c, d = place
     return line[:a] + line[c:d] + line[b:c] + line[a:b] + line[d:]
 
@@ -172,7 +174,7 @@ def swap(line: str, place: tuple[int, int, int, int]) -> str:
 def language_task(texts: Mapping[str, Sequence[str]], seed: int = 1, sizes: Sequence[int] = SIZES) -> ProbingTask:
     """Makes a task of the language of a sentence from {language: lines}, with equally many sentences of each.
 
-    sizes: of the parts, all languages together.
+    sizes: of the parts, all languages together. Raises: UserError for fewer than two languages.
     """
     if len(texts) < 2:
         known = ", ".join(texts) or "no language"
@@ -204,7 +206,7 @@ FILES: dict[str, str] = {
 
 
 def read_task(path: Path) -> ProbingTask:
-    """Reads a task from a file of SentEval's form, plain or gz."""
+    """Reads a task from a file of SentEval's form, plain or gz. Raises: UserError for a line of another form."""
     name = path.name.split(".")[0]
     examples: dict[Part, list[tuple[str, str]]] = {part: [] for part in SENTEVAL_PARTS.values()}
     for number, line in enumerate(read_lines(path, form="table"), start=1):
@@ -219,7 +221,7 @@ def read_task(path: Path) -> ProbingTask:
 
 
 def senteval_tasks(paths: Sequence[Path]) -> list[ProbingTask]:
-    """Reads a task from each of SentEval's files, given directly or by their folder."""
+    """Reads a task from each of SentEval's files, or those of a folder. Raises: UserError for a folder without any."""
     files: list[Path] = []
     for path in paths:
         inside = {file.name.split(".")[0]: file for file in sorted(path.glob("*"))}
@@ -320,7 +322,8 @@ def probe(
 ) -> dict[str, Any]:
     """Trains and tests a classifier; returns a row with its accuracy on the test part in percent and 95 % interval.
 
-    vectors: of the task's sentences, (sentences, width) for each part; layer: their origin, for the row.
+    vectors: of the task's sentences, (sentences, width) for each part; layer: their origin, for the row. Raises:
+    UserError without SciPy.
     """
     try:
         from scipy.stats import binomtest
@@ -361,7 +364,7 @@ def vectors_of(
 
 
 def read_sizes(text: str) -> list[int]:
-    """Returns the numbers of sentences for train, dev and test in a text such as "1000,100,100"."""
+    """Returns the sizes of train, dev and test in a text such as "1000,100,100". Raises: UserError for another."""
     fields = text.split(",")
     if len(fields) != 3 or not all(field.strip().isdigit() and int(field) > 0 for field in fields):
         raise UserError(f"sizes {text!r}: expected three numbers, for train, dev and test, such as 10000,1000,1000.")
@@ -380,7 +383,7 @@ def make_tasks(
     """Makes tasks from raw text: {language: lines}, or {"": lines} for one text.
 
     names: tasks; None: all that are possible. length, word-content and bigram-shift are made from the first text.
-    Sentences that are empty or too long for a system are left out.
+    Sentences that are empty or too long for a system are left out. Raises: UserError for `language` with one text only.
     """
     fit = {}
     for name, lines in texts.items():
@@ -407,10 +410,11 @@ def probing_study(
     pooling: str | None = None,
     languages: tuple[str | None, str | None] = (None, None),
 ) -> Study:
-    """Probes every system on every task.
+    """Trains and tests classifiers of each task on vectors of each system; returns rows and a figure of accuracies.
 
     layers: None for the last one of each encoder. pooling: of `embed_texts`, "flat", "mean" or "row 3", to probe the
     model's embeddings (of an attention bridge, if it has one) instead of a layer's states.
+    Raises: UserError for layers and a pooling together, and for a layer that does not exist.
     """
     study = Study("probing")
     if pooling is not None and layers:

@@ -45,7 +45,8 @@ class Pass:
 
 
 def between(systems: Systems, source_language: str | None, target_language: str | None) -> Systems:
-    """Replaces each system that has modules for each language by its model of the two given languages."""
+    """Replaces each system that has modules for each language by its model of the two given languages. Raises:
+    UserError for a missing or unknown language."""
     pairs = dict(systems)
     for name, parts in systems.items():
         if has_modules(parts.model):
@@ -58,7 +59,8 @@ def between(systems: Systems, source_language: str | None, target_language: str 
 def encode_sources(
     parts: Parts, texts: Sequence[str], source_language: str | None = None, target_language: str | None = None
 ) -> list[list[int]]:
-    """Returns the token ids of each text, after text processing and with language marks and special tokens."""
+    """Returns the token ids of each text, after text processing and with language marks and special tokens. Raises:
+    UserError for an empty text, or one that is too long for the model."""
     encoder, limit = _encoder(parts, source_language, target_language)
     sequences = encoder(list(texts))
     for number, ids in enumerate(sequences, start=1):
@@ -80,7 +82,7 @@ def usable_indices(
 def _encoder(parts: Parts, source_language: str | None, target_language: str | None) -> tuple[TextEncoder, float]:
     """Returns a `TextEncoder` for texts of these languages, and the most tokens of the model's input."""
     parts = parts.of(source_language)
-    told = Direction()  # no language marks: in a model with modules the languages select modules
+    told = Direction()  # no language marks if the model has modules: the languages select these
     if not has_modules(parts.model):
         told = direction(parts.model, parts.source, source_language, target_language)
     encoder = TextEncoder(parts.tokenizers, told)
@@ -95,7 +97,7 @@ def encode_targets(parts: Parts, texts: Sequence[str]) -> list[list[int]]:
 
 
 def attending(parts: Parts) -> Parts:
-    """Returns the parts with a copy of the model that returns the weights of its attention."""
+    """Returns `parts` with a copy of their model whose attention returns its weights."""
     return parts._replace(model=attending_copy(parts.model))
 
 
@@ -115,7 +117,7 @@ def forced_passes(
     num_beams: int = 1,
     **options: Any,
 ) -> Iterator[Pass]:
-    """Runs the whole model on all pairs in batches, longest source first, and yields each `Pass`.
+    """Runs the whole model on all sources and their targets in batches, longest source first, and yields each `Pass`.
 
     targets: token ids; None: the model's own translations by `num_beams`. options: of forward.
     """
@@ -157,7 +159,7 @@ def words_of(tokenizer: Any, processing: Any, ids: Sequence[int], text: str) -> 
 
 
 def source_batches(parts: Parts, sources: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-    """Yields indices, token ids and mask of batches of sources of similar lengths, the longest first."""
+    """Yields indices, token ids and mask of batches of sources, longest first. Raises: UserError without sources."""
     if not sources:
         raise UserError("there are no sentences to analyse.")
     pad_id = parts.source.pad_token_id or 0
@@ -181,7 +183,7 @@ class Sample:
         return encode_sources(parts, self.sources, *self.languages)
 
     def target_ids(self, parts: Parts) -> list[list[int]] | None:
-        """Returns the token ids of the given translations; None if there are none: the system's own are used."""
+        """Returns the token ids of the given translations; None if none are given: the system's own are read."""
         return None if self.targets is None else encode_targets(parts, self.targets)
 
     def settings(self) -> dict[str, Any]:
@@ -198,7 +200,8 @@ def draw_sample(
     seed: int = 1,
     languages: tuple[str | None, str | None] = (None, None),
 ) -> Sample:
-    """Draws `size` (None: all) of the sentences that every system can use: not empty, not too long; in order."""
+    """Draws `size` (None: all) of the sentences that are neither empty nor too long for any system, and keeps their
+    order. Raises: UserError for different numbers of lines, or if no sentence is usable."""
     if targets is not None:
         check_counts(targets, [sources], ["the translations", "the source"])
     fit = set(range(len(sources)))

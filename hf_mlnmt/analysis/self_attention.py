@@ -66,7 +66,7 @@ HeadValues = list[dict[str, Tensor]]
 
 
 def weights_in_range(weights: Tensor, real: Tensor, positions: Range = "printed") -> Tensor:
-    """Returns attention weights in float64, zero at padding and outside the range.
+    """Returns attention weights in float64, with zeros at padding and, in range "printed", where j > i.
 
     weights (batch, ..., time, time): from position i (row) to position j. real (batch, time): False at padding.
     """
@@ -78,7 +78,7 @@ def weights_in_range(weights: Tensor, real: Tensor, positions: Range = "printed"
 
 
 def distance_sums(weights: Tensor, real: Tensor, positions: Range = "printed") -> tuple[Tensor, Tensor]:
-    """Returns numerator and denominator of (13) over a batch, to be summed over the corpus and then divided.
+    """Returns numerator and denominator of the distance (13) of a batch, to be summed over the corpus and then divided.
 
     weights (batch, ..., time, time), such as (batch, heads, time, time); real (batch, time), False at padding.
     Returns two tensors (...), float64.
@@ -90,7 +90,7 @@ def distance_sums(weights: Tensor, real: Tensor, positions: Range = "printed") -
 
 
 def entropy_sums(weights: Tensor, real: Tensor, positions: Range = "printed") -> tuple[Tensor, Tensor]:
-    """Returns the sum of (15) over the real positions of a batch, and their number, to be summed over the corpus.
+    """Returns the sum of the entropies (15) of a batch's real positions, and their number, for sums over the corpus.
 
     weights (batch, ..., time, time), real (batch, time), False at padding. Returns two tensors (...), float64.
     """
@@ -116,7 +116,8 @@ def head_rows(layers: HeadValues) -> list[dict[str, Any]]:
 
 
 def by_unit(weights: Tensor) -> dict[str, Tensor]:
-    """Returns {unit: weights (batch, heads, time, time)} of one layer."""
+    """Splits a layer's weights by unit of the dual contextual module: {"local" and "global": (batch, heads, time,
+    time)}; or returns {"": weights} for a layer without that module."""
     return {"": weights} if weights.dim() == 4 else dict(zip(UNITS, weights.unbind(1), strict=True))
 
 
@@ -131,7 +132,8 @@ def head_table(
     """Computes `statistic` ("distance" or "entropy") of every head of one side over a corpus.
 
     sources, targets: token ids of each sentence (reading.py); without `targets` the decoder reads its own greedy
-    translations. A decoder attends to j <= i only, so both ranges are the same for it.
+    translations. A decoder attends to j <= i only, so both ranges are the same for it. Raises: UserError if
+    the model returns no attention weights.
     """
     sums_of, _ = STATISTICS[statistic]
     totals: list[dict[str, Tensor]] = []  # for each layer and unit numerator and denominator of every head
@@ -174,7 +176,7 @@ def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
 
 
 def unit_divergence(first: Tensor, second: Tensor) -> Tensor:
-    """Computes at each position JS of both units' maxima over heads (10), renormalised, from their weights.
+    """Computes at each position JS (11) of two units, of the maxima over heads of their weights (10), renormalised.
 
     Weights: (batch, heads, time, keys). Returns (batch, time), without meaning at padding.
     """
@@ -185,7 +187,7 @@ def unit_divergence(first: Tensor, second: Tensor) -> Tensor:
 def collect_divergences(attentions: Iterable[tuple[Sequence[Tensor], Tensor]]) -> dict[int, float]:
     """Returns {layer, from 1: mean divergence (11) of its two units, in nats}, without layers of a single unit.
 
-    attentions: for each batch the weights of all layers, and which positions are real (`self_attentions`).
+    attentions: for each batch the weights of all layers, and which positions are real.
     """
     sums: dict[int, float] = {}
     positions = 0
@@ -200,7 +202,8 @@ def collect_divergences(attentions: Iterable[tuple[Sequence[Tensor], Tensor]]) -
 
 
 def divergence(parts: Parts, sources: Ids, side: Side = "encoder", targets: Ids | None = None) -> dict[int, float]:
-    """Returns {layer: dv} of one side for token ids of a corpus; a decoder reads `targets`, or its own translations."""
+    """Returns {layer: divergence of its two units (11)} of one side for token ids of a corpus; a decoder reads
+    `targets`, or its own translations. Raises: UserError if the side has no dual contextual module."""
     one_sided = {"encoder": "Enc-DC", "decoder": "Dec-DC"}[side]
     if getattr(parts.model.config, "dual_context", None) not in (one_sided, "Full-DC"):
         raise UserError(
@@ -223,13 +226,14 @@ def kl_of_weights(p: Tensor, q: Tensor) -> Tensor:
 
 
 def attention_dependency(weights: Tensor, other: Tensor, target_real: Tensor) -> Tensor:
-    """Computes (4.6) of each sentence and head: weights (batch, heads, target, source) -> (batch, heads), float64."""
+    """Computes (4.6) of each sentence and head, the mean over real target positions of KL(weights || other): (batch,
+    heads, target, source) -> (batch, heads), float64."""
     values = kl_of_weights(weights, other).masked_fill(~target_real[:, None], 0.0).sum(-1)
     return values / target_real.sum(-1)[:, None]
 
 
 class SentenceDependency(NamedTuple):
-    """Dependency in one sentence: the token ids of the model's translation, D_t of each, and D_h^l (layers, heads)."""
+    """Dependency in one sentence: ids of the translation, D_t (4.4) of each token, and D_h^l (4.6) (layers, heads)."""
 
     target: list[int]
     tokens: list[float]
@@ -237,7 +241,7 @@ class SentenceDependency(NamedTuple):
 
 
 def dependency_rows(sentences: Sequence[SentenceDependency]) -> list[dict[str, Any]]:
-    """Returns rows of means over sentences: of (4.5) with its 95 % interval, then of each layer (4.7) and head (4.6).
+    """Returns rows of means over sentences: D_Y (4.5) with its 95 % interval, then D^l (4.7), D_h^l (4.6) by layer.
 
     The interval is over samples of sentences, by the normal distribution; for one sentence it is empty.
     """
@@ -253,7 +257,8 @@ def dependency_rows(sentences: Sequence[SentenceDependency]) -> list[dict[str, A
 
 
 def dependency(parts: Parts, sources: Ids) -> list[SentenceDependency]:
-    """Computes the dependency of a model with AIF for each of the source sentences, given as token ids."""
+    """Computes for each source sentence (token ids) the dependency of a model with AIF on its auxiliaries. Raises:
+    UserError for a model without AIF."""
     if not getattr(parts.model.config, "information_fusion", False):
         raise UserError(
             f"{type(parts.model).__name__} here has no auxiliary information fusion: its decoder reads no auxiliaries "
@@ -320,7 +325,7 @@ def _panel(title: str, unit: str, layers: HeadValues) -> Panel:
 
 
 def divergence_study(systems: Systems, sample: Sample, side: Side = "encoder") -> Study:
-    """Computes the JS divergence of the two units of each system; draws curves over layers, and bars of means (13)."""
+    """Computes the JS divergence of each system's two units; draws curves over layers, and bars of layers' means."""
     study, lines, means = Study(f"divergence.{side}"), {}, []
     for name, parts in systems.items():
         with naming(name):
@@ -339,8 +344,9 @@ def divergence_study(systems: Systems, sample: Sample, side: Side = "encoder") -
 
 
 def dependency_study(systems: Systems, sample: Sample, line: int | None = None) -> Study:
-    """Computes dependency on AIF; draws outputs by system, attention by layer, and the tokens of one sentence: that of
-    the file's `line`, None: the sample's first."""
+    """Computes dependency on AIF; draws bars of the outputs' by system, curves of the attention's by layer, and bars of
+    the tokens of one sentence: the file's line `line`, or for None the sample's first. Raises: UserError for a line
+    that is not in the sample."""
     if line is not None and line not in sample.lines:
         raise UserError(f"--sentence {line}: not in the sample; take one of its lines, such as {sample.lines[0]}.")
     index = 0 if line is None else sample.lines.index(line)

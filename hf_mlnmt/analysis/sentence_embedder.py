@@ -28,7 +28,7 @@ from hf_mlnmt.generation.translating.segments import TextEncoder
 def sentence_transformer(
     name: str, language: str | None = None, pooling: str | int | None = None, device: str | None = None
 ) -> SentenceTransformer:
-    """Makes a SentenceTransformer from a model of this package, a folder or a Hub name.
+    """Makes a SentenceTransformer from a model of this package, a folder or a Hub name. Raises: UserError for others.
 
     Args:
         language: of the texts, unless encode(..., language=...) is given.

@@ -65,7 +65,7 @@ def alignment_error_rate(aligned: Iterable[set[Link]], gold: Iterable[GoldAlignm
 def read_gold(lines: Iterable[str], name: str | Path, one_based: bool = False) -> list[GoldAlignment]:
     """Reads gold alignments, a line of links for each sentence: `i-j` (sure), `i?j` or `ipj` (possible), source first.
 
-    one_based: words are counted from 1.
+    one_based: words are counted from 1. Raises: UserError with file and line for anything else.
     """
     alignments = []
     for number, line in enumerate(lines, start=1):
@@ -104,17 +104,17 @@ class Place:
 
 
 def source_attentions(model: Any, cross_attentions: Sequence[Tensor] | None) -> dict[Place, Tensor]:
-    """Returns {place: weights (batch, target, source)} of every head, and of the means over heads.
+    """Returns {`Place`: weights (batch, target, source)} of every head, and of the mean over a layer's heads.
 
     cross_attentions: of each decoder layer (batch, heads, target, source), or (batch, encoder layers, heads, target,
-    source) of MLMHA with U0 = 1.
+    source) of MLMHA with U0 = 1. Raises: UserError if there are none.
     """
     if not cross_attentions or any(layer is None for layer in cross_attentions):
         raise UserError(f"{type(model).__name__} returns no attention over the source.")
     attentions: dict[Place, Tensor] = {}
     for layer, weights in enumerate(cross_attentions, start=1):
         several = weights.dim() == 5
-        first = model.config.encoder_layers - weights.shape[1] + 1 if several else 0  # the lowest layer attended to
+        first = model.config.encoder_layers - weights.shape[1] + 1 if several else 0  # lowest encoder layer attended to
         for index, heads in enumerate(weights.unbind(1) if several else [weights]):
             attentions[Place(layer, first + index, 0)] = heads.mean(1)
             for head, of_head in enumerate(heads.unbind(1), start=1):
@@ -123,7 +123,8 @@ def source_attentions(model: Any, cross_attentions: Sequence[Tensor] | None) -> 
 
 
 def choose_places(places: Iterable[Place], layer: int | None = None, head: int | None = None) -> list[Place]:
-    """Selects the places of one layer (None: all), and of one head (None: the mean over heads)."""
+    """Selects the places of one layer (None: all), and of one head (None: the mean over heads). Raises: UserError for
+    a layer or head that does not exist."""
     places = list(places)
     most = max(place.layer for place in places), max(place.head for place in places)
     for option, number, count in zip(("layer", "head"), (layer, head), most):
@@ -133,7 +134,7 @@ def choose_places(places: Iterable[Place], layer: int | None = None, head: int |
 
 
 def align(parts: Parts, sample: Sample) -> list[dict[Place, set[Link]]]:
-    """Aligns every sentence of a sample with its given translation, by every place of the model.
+    """Links words of each sentence of a sample to words of its given translation, by every `Place` of attention.
 
     Words are separated by white space in the given texts, before the model's text processing.
     """
@@ -156,7 +157,7 @@ def align(parts: Parts, sample: Sample) -> list[dict[Place, set[Link]]]:
 def error_rates(
     alignments: Sequence[dict[Place, set[Link]]], gold: Sequence[GoldAlignment], places: Iterable[Place]
 ) -> dict[Place, float]:
-    """Returns {place: AER}, the lowest first."""
+    """Returns {place: alignment error rate}, the lowest first."""
     rates = {place: alignment_error_rate([of_pair[place] for of_pair in alignments], gold) for place in places}
     return dict(sorted(rates.items(), key=lambda item: (item[1], item[0])))
 
@@ -179,9 +180,10 @@ def alignment_study(
     layer: int | None = None,
     head: int | None = None,
 ) -> Study:
-    """Aligns the given translations by the attention of a layer and head; without a layer by the one of lowest AER.
+    """Aligns the given translations by the attention of a layer and head, or, without a layer, that of lowest AER.
 
     gold: one for each sentence of the sample. With MLMHA a layer has a place for each encoder layer that it attends to.
+    Raises: UserError without translations; without `gold` and a layer; for a layer or head that does not exist.
     """
     if sample.targets is None:
         raise UserError("alignments are of given translations: name their file (--target).")
@@ -238,7 +240,8 @@ def sentence_study(
 
     head: None for the mean over heads. summed: draw coverage, the sum of the attention to each source subword up to
     every target subword, and the fertilities (phi) of a model that has them. Without given translations, the system's
-    own by `num_beams` is read.
+    own by `num_beams` is read. Raises: UserError for a layer or head that does not exist, or weights that
+    are not over source positions.
     """
     study, value = Study("coverage" if summed else "maps"), "coverage" if summed else "weight"
     for name, parts in systems.items():

@@ -37,10 +37,10 @@ GAIN = 1e-6  # gains of the score below this count as none
 
 
 class Candidates(NamedTuple):
-    """Candidates of a development set, with as many places for each sentence as the most that a sentence has.
+    """Candidates of a development set: arrays, padded to the largest number of candidates that a sentence has.
 
     values: features (sentences, candidates, features). counts: the metric's (sentences, candidates, numbers). there:
-    which candidates exist (sentences, candidates); the numbers of others are 0.
+    which candidates exist (sentences, candidates); of others all values and counts are 0.
     """
 
     values: np.ndarray
@@ -48,7 +48,7 @@ class Candidates(NamedTuple):
     there: np.ndarray
 
     def best(self, weights: np.ndarray) -> np.ndarray:
-        """Returns the counts of each sentence's best candidate by these weights, of equal ones of the first."""
+        """Returns the metric's counts of each sentence's best candidate by these weights; the first of equal ones."""
         chosen = np.where(self.there, self.values @ weights, -np.inf).argmax(1)
         return self.counts[np.arange(len(self.counts)), chosen]
 
@@ -65,7 +65,7 @@ def best_along(
     offsets = np.where(there, values @ weights, -np.inf)  # (sentences, candidates)
     slopes = np.where(there, values @ direction, np.inf)
     rows = np.arange(len(counts))
-    # At t = -infinity the smallest slope is best, of equal ones the largest offset.
+    # At t = -infinity the candidate of smallest slope is best; of equal slopes, the one of largest offset.
     smallest = slopes == slopes.min(1, keepdims=True)
     now = np.where(smallest, offsets, -np.inf).argmax(1)
     slopes = np.where(there, slopes, -np.inf)
@@ -79,7 +79,7 @@ def best_along(
         first = crossing.min(1)
         if not (moving := np.isfinite(first)).any():
             break
-        # Of several lines that cross at the same t the steepest is best afterwards.
+        # Of several candidates whose lines cross at the same t, the steepest is best for larger t.
         after = np.where(crossing <= first[:, None], slopes, -np.inf).argmax(1)
         times.append(first[moving])
         changes.append((counts[rows, after].astype(float) - counts[rows, now])[moving])
@@ -138,6 +138,7 @@ def make_reranker(
 
     Args:
         features: names as in reranking.py; decoding: of the search whose beams or samples are the candidates.
+    Raises: UserError for unknown features, files of different lengths, fewer than 100 sentences, or a single candidate.
     """
     check_file(output)
     for name in features:
@@ -159,7 +160,7 @@ def make_reranker(
         "decoding": {name: value for name, value in decoding.given.items() if name in OF_RERANKERS},
     }
     rows = _candidates(pipeline, texts, replace(decoding, rerank=content), shown)
-    real = [i for i, row in enumerate(rows) if isinstance(row[0], Candidate)]  # no blank lines
+    real = [i for i, row in enumerate(rows) if isinstance(row[0], Candidate)]  # blank lines have no candidates
     found = candidates_of([rows[i] for i in real], [references[i] for i in real], metric, language_in(reference))
     weights = np.array(list(content["features"].values()))
     best = search(found, weights, metric, seed)
@@ -187,7 +188,7 @@ def make_reranker(
 def candidates_of(
     rows: Sequence[Sequence[Any]], references: Sequence[str], metric: MetricName, language: str | None
 ) -> Candidates:
-    """Returns `Candidates` of rows of candidates with `text` and `features`, counted against the references."""
+    """Makes `Candidates` of each sentence's row of candidates, and counts the metric's numbers by the references."""
     how, most = Protocol("cased", language), max(map(len, rows))
     flat = [each for row in rows for each in row]
     given = how.prepare([reference for reference, row in zip(references, rows, strict=True) for _ in row])

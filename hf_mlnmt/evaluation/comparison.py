@@ -106,7 +106,7 @@ class Comparison:
         return any(len(runs) > 1 for runs in self.runs.values())
 
     def title(self, test_set: str, protocol: str) -> str:
-        """Returns the title of a table of these scores: protocol and tokenizer."""
+        """Returns the title of a table of a test set's scores under a protocol: protocol and BLEU's tokenizer."""
         return title_of(
             protocol, [entry.get("signature") for entry in self.first["scores"][test_set][protocol].values()]
         )
@@ -149,7 +149,7 @@ class Comparison:
         return numbers or None
 
     def p_values(self, test_set: str, protocol: str, metric: str) -> dict[str, float | None]:
-        """Returns {system: uncorrected p-value for its mark} without the baseline; None for too few sentences."""
+        """Returns {other system: uncorrected p-value for its mark}; None for too few sentences, or without a test."""
         few = self.too_few(test_set, protocol)
         tests = {system: self.tested(system, test_set, protocol, metric) for system in self.tests}
         return {name: p_of_mark(numbers) if numbers and not few else None for name, numbers in tests.items()}
@@ -197,6 +197,7 @@ def compare(
     systems: {name: raw outputs}, the baseline first; or {name: [raw outputs of each run]}, equally many runs of all
     systems, in the same order of seeds. protocols: default: both if `language` is given, else 'cased' alone.
     test_set: its name in the comparison. Other arguments: those of score() and compare_seeds().
+    Raises: UserError as score() does; for fewer than two systems, or different numbers of runs.
     """
     runs: dict[str, list[Lines]] = {
         name: [lines] if not len(lines) or isinstance(lines[0], str) else list(lines)  # type: ignore[list-item]
@@ -230,7 +231,7 @@ def add_tests(
     pairs: Sequence[tuple[str, str]] | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Tests every system against the baseline, and pairs of systems; sets `comparison.tests` and `comparison.pairs`.
+    """Tests every system against the baseline, and chosen pairs of other systems; sets `comparison.tests` and `.pairs`.
 
     kept: an earlier comparison; tests of the same runs with the same settings are copied from it.
     pairs: (system, other system than the baseline) to test, beside the pairs of `kept`.
@@ -299,7 +300,8 @@ def _test_of_scores(metric: str, baseline: Sequence[Any], system: Sequence[Any])
 
 
 def read_comparison(folder: str | Path, only: str | None = None) -> Comparison:
-    """Reads a comparison from its folder. only: read the runs of this system and of the baseline alone."""
+    """Reads a comparison from its folder; with `only`, no other runs than those of this system and the baseline.
+    Raises: UserError for another folder, and for runs that lack a score of the baseline."""
     folder = Path(folder)
     content = read_json(folder / COMPARISON)
     if content.get("schema") != SCHEMA:

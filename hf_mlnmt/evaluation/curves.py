@@ -25,7 +25,7 @@ DIFFER = (
 )
 INSIDE = 3  # largest number of runs for which the legend is inside of the first panel
 
-Series = tuple[list[float], list[float]]  # steps or epochs, values
+Series = tuple[list[float], list[float]]  # numbers of steps or epochs, and the values there
 Metrics = Sequence[Mapping[str, Any]]
 """The lines of a run's metrics.jsonl."""
 Look = tuple[str, Metrics, dict[str, Any]]
@@ -33,7 +33,8 @@ Look = tuple[str, Metrics, dict[str, Any]]
 
 
 def read_metrics(run: str | Path) -> list[dict[str, Any]]:
-    """Reads the lines of a run's metrics.jsonl, except a last line that is not written to its end."""
+    """Reads the lines of a run's metrics.jsonl, except a last line that is not written to its end. Raises: UserError
+    for a missing or empty file, or a broken line."""
     path = Path(run) / FILE
     try:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -62,7 +63,8 @@ def series(metrics: Metrics, key: str, over: str = "step") -> Series:
 
 
 def draw(run: str | Path, path: Path) -> Path:
-    """Draws a run's curves over optimizer steps (`figure`), writes the figure to `path`, and returns `path`."""
+    """Draws a run's curves over optimizer steps (`figure`), writes the figure to `path`, and returns `path`. Raises:
+    UserError without matplotlib or metrics."""
     with atomic_path(path) as temporary:
         figure({Path(run).name: read_metrics(run)}).savefig(temporary, format=path.suffix[1:], dpi=120)
     return path
@@ -71,7 +73,7 @@ def draw(run: str | Path, path: Path) -> Path:
 def curves_study(runs: Mapping[str, Metrics], over: str = "step") -> Study:
     """Returns a study with all numbers that the runs logged as rows, the figure, and a summary of each run.
 
-    over: "step" or "epoch", the figure's x axis.
+    over: "step" or "epoch", the figure's x axis. Raises: UserError for another value of `over`.
     """
     if over not in AXES:
         raise UserError(f"curves over {over!r}: expected {' or '.join(AXES)}.")
@@ -120,7 +122,7 @@ def figure(runs: Mapping[str, Metrics], over: str = "step") -> Any:
                 axis.plot(*series(lines, key, over), color=look["color"], linewidth=1.2)
             axis.set_ylabel(LABELS[key])
             if key == SPEED:
-                axis.set_ylim(bottom=0)  # so that half the speed is half as high
+                axis.set_ylim(bottom=0)  # the axis starts at 0: half the speed is half as high
         axis.grid(alpha=0.3, linewidth=0.6)
         axis.spines[["top", "right"]].set_visible(False)
     axes[-1].set_xlabel(AXES[over])

@@ -90,7 +90,7 @@ def heat_maps(
             axis.set_visible(False)
         figure.supxlabel(column_label, fontsize=8)
         figure.supylabel(row_label, fontsize=8)
-        figure.suptitle(label)  # not at the colour bar, where it would be cut off
+        figure.suptitle(label)  # beside the colour bar this label would be cut off
         figure.colorbar(image, ax=axes.tolist(), pad=0.02, aspect=25)
     return figure
 
@@ -128,7 +128,7 @@ def curves(panels: Mapping[str, Mapping[str, Mapping[int, float]]], x_label: str
 
 
 def bars(panels: Mapping[str, Sequence[tuple[str, float, str]]], y_label: str, changes: bool = False) -> Any:
-    """Draws {panel's title: [(name, value, sign)]} as horizontal bars, with value and sign as text at a bar's end.
+    """Draws {panel's title: [(name, value, sign)]} as horizontal bars; value and sign (†, ‡) are written at each end.
 
     changes: write a plus before positive values.
     """
@@ -231,7 +231,7 @@ def svg_text(figure: Any) -> str:
         about = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(text, format="svg", transparent=True, metadata=about)
     _, tag, rest = text.getvalue().partition("<svg ")
-    plain = re.sub(r'\bxmlns(:\w+)?="[^"]*"|(?<=<g) id="[^"]*"', "", rest)  # ids would occur twice in a page
+    plain = re.sub(r'\bxmlns(:\w+)?="[^"]*"|(?<=<g) id="[^"]*"', "", rest)  # ids of two figures may be equal
     return f'{tag}role="img" {plain}'.replace("#000000", "currentColor").strip()
 
 
@@ -259,7 +259,7 @@ def _matplotlib() -> Any:
         import matplotlib.figure  # not pyplot, which needs a display and keeps figures
     except ImportError as error:
         raise UserError("figures need matplotlib: pip install 'hf-mlnmt[analysis]'") from error
-    except ValueError as error:  # the user's MPLBACKEND or matplotlibrc is bad
+    except ValueError as error:  # the variable MPLBACKEND or the file matplotlibrc has a bad value
         raise UserError(f"matplotlib: {error}. Unset MPLBACKEND, or mend matplotlibrc.") from error
     return matplotlib
 
@@ -300,7 +300,7 @@ def _cell(value: Any) -> str:
 
 @dataclass
 class Study:
-    """The answer to a question about several systems.
+    """The answer to a question about several systems: numbers, figures and texts, which `write` saves.
 
     stem: name of the files. rows: all numbers. summary: a few numbers for the terminal. figures: {stem of a file:
     figure}. texts: {file name: text}. note: explains sample, intervals and marks; written above each figure.
@@ -314,7 +314,7 @@ class Study:
     note: str = ""
 
     def of(self, test: str) -> Study:
-        """Returns the study with a test set's name added to the names of its files."""
+        """Returns the study with a test set's name added to the names of its rows' and figures' files."""
         figures = {f"{stem}.{file_name(test)}": figure for stem, figure in self.figures.items()}
         return replace(self, stem=f"{self.stem}.{file_name(test)}", figures=figures)
 

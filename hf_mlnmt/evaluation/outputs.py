@@ -40,7 +40,7 @@ from hf_mlnmt.generation.translating.options import DecodingOptions
 
 COMPARISON, COUNTS = "comparison.json", ".counts.gz"
 MODEL = "average"  # folder of the model whose scores are in a run's results.json
-TOLERANCE = 0.01  # points by which a recomputed score may differ from the recorded one, unless texts differ
+TOLERANCE = 0.01  # points; if a recomputed score differs by more from the recorded one, the references are others
 Kind = Literal["comparison", "run", "results", "outputs"]
 
 
@@ -55,14 +55,16 @@ class SystemOutput:
 
 
 def read_texts(path: str | Path) -> list[str]:
-    """Reads the lines of a UTF-8 file, plain or packed, also empty ones, without trailing white space, as sacreBLEU."""
+    """Reads the lines of a UTF-8 file, plain or packed, also empty ones, without trailing white space, as sacreBLEU.
+    Raises: UserError for a missing or empty file, a broken archive, invalid UTF-8 (with the line's number)."""
     # Control characters are kept: a model with byte tokens may write any, and its output is scored unchanged.
     remedy = "Convert the file to UTF-8, for example with iconv."
     return [line.rstrip() for line in read_lines(path, max_characters=10**9, keep_controls=True, remedy=remedy)]
 
 
 def read_references(paths: Sequence[str | Path]) -> list[list[str]]:
-    """Reads files of references; returns a list of lines for each file."""
+    """Reads files of references; returns a list of lines for each file. Raises: UserError, naming the files, if their
+    numbers of lines differ; for a file with only blank lines."""
     references = [read_texts(path) for path in paths]
     for path, lines in zip(paths, references):
         if not any(map(is_visible, lines)):
@@ -82,7 +84,7 @@ def load_system(
     """Reads a file of translations, or translates the file `source` by a model; `path` is the file or the model.
 
     Before that it checks that all files have equally many lines, and that languages in file names and in the model's
-    results agree.
+    results agree. Raises: UserError if they do not, for a path that does not exist, and for a model without `source`.
     """
     is_text = Path(path).is_file()
     file = path if is_text else source
@@ -140,7 +142,7 @@ class TextFiles:
 
 @dataclass(frozen=True)
 class SystemRun:
-    """A run (seed) of a system, as far as it is known.
+    """A run (seed) of a system: its results and, where they are known, translations, config, texts and sentence counts.
 
     origin: folder or file, for messages. results: content of a results file. outputs: {test set: translations}. config:
     the model's, or {}. texts: {test set: Texts} if files of translations were given. counts: the file with sentence
@@ -180,7 +182,7 @@ def kind_of(path: str | Path) -> Kind:
         return "comparison"
     if path.is_file():
         return "results" if path.suffix == ".json" else "outputs"
-    if (path / CONFIG).is_file():  # a model; a fused model with translations beside it counts as a run
+    if (path / CONFIG).is_file():  # a model's folder; if it has results and translations (a fused model's), it is a run
         is_run = (path / RESULTS).is_file() and (path / "translations").is_dir()
     else:
         is_run = any((path / name).is_file() for name in (RESULTS, "recipe.yaml"))
@@ -189,7 +191,8 @@ def kind_of(path: str | Path) -> Kind:
 
 def text_files(references: Sequence[tuple[str, str]], sources: Sequence[tuple[str, str]]) -> dict[str, TextFiles]:
     """Returns {test set: its files} of (name, path) pairs; if names are empty there is one test set, named after the
-    first reference's file.
+    first reference's file. Raises: UserError for references with and without names, and for a source that is the second
+    of its test set or of a test set without references.
     """
     named = {name for name, _ in references}
     if "" in named and len(named) > 1:
@@ -218,7 +221,7 @@ def read_systems(
     decoding: DecodingOptions,
     device: str | None = None,
 ) -> list[SystemRun | Path] | Path:
-    """Reads the runs of the systems given to `hf-mlnmt compare`; returns them, or for a single comparison its folder.
+    """Reads the runs of the systems given to `hf-mlnmt compare`; for one comparison and no `output`, its folder.
 
     Args:
         systems: (given name or "", name to use without one, path).
@@ -227,6 +230,7 @@ def read_systems(
         scoring: as of `score_run`. decoding, device: as of `load_system`.
 
     Returns: runs; a training run that is not finished as its folder.
+    Raises: UserError for arguments that make no comparison.
     """
     given: list[tuple[str, str, str, Kind]] = []
     places: set[Path] = set()
@@ -348,7 +352,7 @@ def score_run(
 ) -> SystemRun:
     """Scores a system's {test set: translations} against the references; returns a run with `number` as its seed.
 
-    language, scoring: arguments of score_protocols().
+    language, scoring: arguments of score_protocols(). Raises: UserError naming the system.
     """
     results, counted = Results(system=name, seed=number), {}
     for test, output in outputs.items():
@@ -371,7 +375,7 @@ def digest_of(references: Sequence[Sequence[str | None]]) -> str:
 
 
 def texts_of(run: SystemRun, root: str | Path) -> Mapping[str, Texts]:
-    """Returns {test set: Texts} of a run: those it was scored with, else of its recipe's corpora, under `root`."""
+    """Returns {test set: Texts} that a run was scored with; if unknown, reads its recipe's corpora under `root`."""
     if run.texts is not None:
         return run.texts
     languages = run.results["languages"]

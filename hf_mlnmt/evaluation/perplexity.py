@@ -34,7 +34,7 @@ from hf_mlnmt.zoo.systems import positions_of
 
 @dataclass(frozen=True)
 class Perplexity:
-    """The numbers of a text's perplexity. nll: in natural logarithms; subwords, words, bytes: with sentence ends."""
+    """Numbers to compute perplexity from. nll: in natural logarithms; subwords, words, bytes: with sentence ends."""
 
     nll: float
     sentences: int
@@ -55,7 +55,7 @@ class Perplexity:
         return self.nll / math.log(2) / self.bytes
 
     def to_dict(self) -> dict[str, float]:
-        """Returns the three rates, rounded, and the counts, for JSON."""
+        """Returns perplexities per subword and per word and bits per byte, rounded, and the fields above, for JSON."""
         rates = ("per_subword", "per_word", "bits_per_byte")
         return {**{name: round(getattr(self, name), 6) for name in rates}, **asdict(self), "nll": round(self.nll, 4)}
 
@@ -86,6 +86,8 @@ def file_perplexities(
         sources: for a translation model, the file of sources for each of `files`.
         decoding: only batch_tokens and the languages are used.
         progress: called with a file and its number of sentences; returns the argument `progress` of `perplexity`.
+
+    Raises: UserError as `perplexity` does, naming the file; for fewer or more sources than files.
     """
     if sources and len(sources) != len(files):
         raise UserError(f"{len(sources)} --source for {len(files)} files: give one for each, in their order.")
@@ -130,6 +132,9 @@ def perplexity(
         batch_tokens: tokens of a batch, padding included.
         language, source_language: codes of texts and sources, for a translation model that needs them.
         progress: called with the number of sentences scored since the last call.
+
+    Raises: UserError where sources are missing, not read by the model, or of another number; for texts that are all
+        blank or too long for the model; for a model whose scores are no probabilities.
     """
     config = model.config
     if getattr(model, "logits_are_scores", False):
@@ -142,7 +147,7 @@ def perplexity(
         raise UserError(f"all {len(texts)} lines are blank: there is nothing to score. Check the text.")
     if sources is not None and len(sources) != len(texts):
         raise UserError(f"{len(sources)} sources for {len(texts)} sentences: the files do not belong together.")
-    if has_modules(model):  # a model with modules needs no code before the source
+    if has_modules(model):  # the languages choose modules; no code is put before the source
         model, language = pair_of(model, source_language, language), None
         tokenizers = tokenizers.between(model.config.source_languages[0], model.config.target_languages[0])
     targets = tokenizers.encode_target(texts)

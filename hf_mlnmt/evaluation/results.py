@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hf_mlnmt.evaluation.outputs import SystemOutput
 
 SCHEMA = RESULTS_SCHEMA
-_COUNTED = ("steps", "epochs", "seconds", "cpu_minutes", "target_tokens", "processes")  # numbers in "budget"
+_COUNTED = ("steps", "epochs", "seconds", "cpu_minutes", "target_tokens", "processes")  # numeric keys of "budget"
 FORM: Form = {
     "scores?": {...: {...: {...: {"score": float, "ci?": (None, [float, float]), "signature?": str}}}},
     "outputs?": {...: {...: dict}},
@@ -83,7 +83,7 @@ class Results:
         return {"schema": SCHEMA, **known, **self.extra}
 
     def write(self, path: str | Path) -> Path:
-        """Writes the results file: a reader sees the old or the new file, no part of one. Returns the path."""
+        """Writes the results file; meanwhile readers see the whole old or the whole new file. Returns the path."""
         return write_json(path, self.to_dict())
 
 
@@ -119,7 +119,9 @@ def read_results(path: str | Path) -> Results:
 
 
 def open_results(path: str | Path, name: str, named: bool, test_set: str) -> Results:
-    """Reads a results file, if it exists, to add scores of a test set to; named: the user gave the name `name`."""
+    """Reads a results file, to which scores of `test_set` will be added; if there is no file, makes new `Results` of
+    system `name`. named: whether the user gave `name`. Raises: UserError if the file is of another system than the user
+    named, and for names with control characters."""
     path = Path(path)
     check_file(path)
     if problem := _problem_of_name(name) or _problem_of_name(test_set):

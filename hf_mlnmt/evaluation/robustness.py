@@ -1,4 +1,4 @@
-"""BLEU of a test set under changes that people make (data/changes.py), beside that of its plain text.
+"""BLEU of a test set with changed text (capitals, typos, emoji ...; data/changes.py), beside BLEU of the plain text.
 
 Where the translation must keep a change the references have it too. Each change is drawn by (seed, change, line);
 "sentences" joins line 2i - 1 with line 2i.
@@ -23,7 +23,7 @@ ROWS = {
     "emoji": "an emoji behind",
     "sentences": "two sentences in a line",
 }
-_WORDS = 0.05  # with a slip
+_WORDS = 0.05  # share of the words that get a typo
 
 
 def score_changes(
@@ -35,7 +35,8 @@ def score_changes(
     seed: int,
     tokenize: str | None = None,
 ) -> dict[str, Any]:
-    """Returns cased BLEU of `plain`, translations of the text as it is, and of each change in ROWS; how; the seed."""
+    """Translates and scores the test set under each change in ROWS; returns {"scores", "signature", "seed"}: cased BLEU
+    of each change, and of `plain`, the translations of the unchanged text."""
     how: dict[str, Any] = {"language": languages[1], "tokenize": tokenize, "metrics": ["BLEU"], "bootstrap": 0}
     found, signature = {}, None
     for change in ("plain", *ROWS):

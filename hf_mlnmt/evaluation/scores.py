@@ -71,6 +71,7 @@ class Protocol:
 
     language: the target language's code; classic needs two letters, cased accepts any or none.
     tokenize: for cased, a tokenizer of sacreBLEU for BLEU instead of the language's.
+    Raises: UserError for an unknown name or tokenizer, and for a language or tokenizer that classic cannot have.
     """
 
     name: ProtocolName
@@ -116,7 +117,7 @@ class Protocol:
             own["tokenize"] = self.tokenize
         try:
             return sacrebleu_metric(name, self.language, **own)
-        except (ImportError, OSError, RuntimeError) as error:  # a missing package, or a failed download
+        except (ImportError, OSError, RuntimeError) as error:  # the tokenizer's package or download is missing
             raise UserError(
                 f"tokenizer {self.tokenize!r}: cannot be loaded ({' '.join(str(error).split())})."
             ) from error
@@ -387,7 +388,7 @@ def count_metric(
     for start in range(0, len(outputs), CHUNK):
         chunk = slice(start, start + CHUNK)
         sacrebleu: Any = how.metric(metric)
-        sacrebleu._force |= start > 0  # sacreBLEU warns of tokenised text only once
+        sacrebleu._force |= start > 0  # sacreBLEU is to warn of tokenised text in the first chunk only
         found = sacrebleu._extract_corpus_statistics(outputs[chunk], [lines[chunk] for lines in references])
         counts.append(np.array(found, np.float64 if metric == "TER" else np.int64))
         advance(len(found))
@@ -440,13 +441,14 @@ def resamples(sentences: int, samples: int, seed: int) -> Iterator[np.ndarray]:
 
 def coins(draw: np.random.Generator, trials: int, sentences: int) -> Iterator[np.ndarray]:
     """Yields blocks (trials, sentences) of bool, True with probability 0.5 for each sentence of each trial."""
-    rows = 32 * max(1, _BLOCK // (32 * sentences))  # the generator makes 32 bools of one of its numbers
+    rows = 32 * max(1, _BLOCK // (32 * sentences))  # a multiple of 32: the generator makes 32 bools at a time
     for start in range(0, trials, rows):
         yield draw.integers(2, size=(min(rows, trials - start), sentences), dtype=bool)
 
 
 def products(times: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Computes times (samples, sentences) @ counts (sentences, numbers) exactly; sums of rows of times <= sentences."""
+    """Computes times (samples, sentences) @ counts (sentences, numbers) exactly, if no row of `times` has a
+    larger sum than the number of sentences."""
     largest = float(np.abs(counts).max(initial=0)) * len(counts)
     kind = np.float32 if largest < 2**24 and (counts == np.floor(counts)).all() else np.float64
     return (times.astype(kind) @ counts.astype(kind)).astype(np.float64)  # type: ignore[no-any-return]
@@ -487,7 +489,7 @@ def score_protocols(
 def reference_lists(references: References) -> list[Sequence[str | None]]:
     """Returns a list of lines for each reference, whichever form of `References` was given. Raises: UserError for
     another object, and a sentence without a reference."""
-    given: Any = references if isinstance(references, str | Sequence) else list(references)  # a generator of lines
+    given: Any = references if isinstance(references, str | Sequence) else list(references)  # reads a generator
     sets: Any = [given] if not given or isinstance(given[0], str) else list(given)
     if isinstance(given, str) or not all(
         isinstance(lines, Sequence) and not isinstance(lines, str) and all(isinstance(x, str | None) for x in lines)
@@ -510,7 +512,7 @@ def check_samples(seed: int, *counts: int) -> None:
 
 
 def check_counts(hypotheses: Lines, references: Sequence[Sequence[str | None]], names: Sequence[str] = ()) -> None:
-    """Raises UserError unless hypotheses and references have equally many lines, at least one; names: of the files."""
+    """Raises UserError unless hypotheses and references have equally many lines, at least one. names: file names."""
     if isinstance(hypotheses, str):
         raise UserError("hypotheses: expected a list of lines; got one string.")
     for number, line in enumerate(hypotheses, 1):
@@ -537,7 +539,8 @@ def scoring_options(
     reference: Path,
     tokenize: str | None = None,
 ) -> dict[str, Any]:
-    """Returns the arguments of score_protocols() for a command's options; language None: that of `scored_language`."""
+    """Returns the arguments of score_protocols() for a command's options; language None: that of `scored_language`.
+    Raises: UserError for a malformed code of a language."""
     language = language or scored_language(target_language, reference)
     if language and not re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z0-9]+)*", language):
         raise UserError(f"language {language!r}: expected a code, such as de, pt-BR or zho_Hans.")
@@ -552,7 +555,7 @@ def scoring_options(
 
 def scored_language(target_language: str | None, reference: Path) -> str | None:
     """Returns the code of the language to score, without script and region: of `target_language`, else of the language
-    in the reference's file name.
+    in the reference's file name. Raises: UserError when the two are different languages.
     """
     named = language_in(reference)
     if not same_language(named, target_language):

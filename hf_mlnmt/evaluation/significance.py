@@ -136,13 +136,15 @@ def compare_seeds(
     bootstrap: int = DEFAULT_BOOTSTRAP,
     seed: int = DEFAULT_SEED,
 ) -> dict[str, float | None]:
-    """Returns the difference of two systems' mean scores over their runs, rounded, and the p-values of P_VALUES.
+    """Returns the difference of two systems' mean scores over their runs, rounded, and the p-values named in P_VALUES.
 
     p-values are None below FEWEST_SENTENCES sentences and where all counts are equal; welch also for single runs, and
     without SciPy.
 
     Args:
         baseline, system: sentence counts of equally many runs, in the same order of seeds.
+
+    Raises: UserError unless both have equally many runs, at least one, of the same sentences; for 0 samples or trials.
     """
     if len(baseline) != len(system) or not baseline:
         raise UserError(f"{len(system)} runs beside {len(baseline)} of the baseline: give both the same seeds.")

@@ -37,7 +37,7 @@ from hf_mlnmt.reports.tables import (
     template,
 )
 
-LIBRARY = "hf-mlnmt"  # key in huggingface.js (hub/); for "transformers" the Hub tells readers to install one below 5
+LIBRARY = "hf-mlnmt"  # library key in huggingface.js (hub/); for "transformers" the Hub advises a release below 5
 EVAL_RESULTS = ".eval_results"
 PIPELINE_TAGS = {"AutoModelForCausalLM": "text-generation", "AutoModelForMaskedLM": "fill-mask"}
 _NUMBERS = ("per_subword", "per_word", "bits_per_byte", "loss", "per_predicted_token")
@@ -93,7 +93,7 @@ def metadata(facts: Facts) -> ModelCardData:
     shown = task == "translation" and facts.train is None and (facts.languages[0] or facts.codes)
     sentence = f"<2{_another(facts)}> " * bool(facts.codes) + example(facts.languages[0])
     languages = dict.fromkeys([*filter(None, facts.languages), *facts.codes, *getattr(facts.config, "languages", ())])
-    regional = [code.replace("_", "-") for code in languages if base_language(code) != code]  # fra_Latn, pt-BR
+    regional = [code.replace("_", "-") for code in languages if base_language(code) != code]  # as fra-Latn, pt-BR
     return ModelCardData(
         # The Hub refuses codes with a script or a region here.
         language=list(dict.fromkeys(map(base_language, languages))) or None,
@@ -210,7 +210,7 @@ _RUN["versions"] = "versions"
 def build_card(facts: Facts) -> str:
     """Returns the text of the card: YAML metadata, then Markdown."""
     auto_class, head, config = auto_class_of_facts(facts), front_matter(facts), facts.config
-    several = hasattr(config, "source_languages") and not config.is_pair  # modules of several languages
+    several = hasattr(config, "source_languages") and not config.is_pair  # modules for several languages
     said = {"results": facts.results, "generation": facts.generation, "domain": facts.domain}
     facts = replace(facts, **{key: _one_line(value) for key, value in said.items()})
     content: dict[str, Any] = {
@@ -229,7 +229,7 @@ def build_card(facts: Facts) -> str:
         "training_tables": [_training(result) for result in facts.results],
         "curves_in_words": in_words(next(iter(facts.results), {}).get("dev") or []),
     }
-    translates = auto_class == "AutoModelForSeq2SeqLM"  # else a causal or masked language model
+    translates = auto_class == "AutoModelForSeq2SeqLM"  # otherwise a causal or masked language model
     settings = {key: value for key, value in facts.generation.items() if key != "transformers_version"}
     return template("card.md.jinja" if translates else "card_text.md.jinja").render(
         content,

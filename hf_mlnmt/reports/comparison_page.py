@@ -23,7 +23,7 @@ from hf_mlnmt.zoo.records import BASE, records_root
 def comparison_page(
     comparison: Comparison, own_budget: Mapping[str, Any] | None = None, sections: Sequence[str] = ()
 ) -> str:
-    """Returns the page as Markdown. own_budget: in the baseline's recipe; sections: Markdown after the overview."""
+    """Returns the page as Markdown. own_budget: of the baseline's recipe; sections: Markdown below the overview."""
     page = template("comparison_page.md.jinja").render(
         _common(comparison),
         own_budget=own_budget,
@@ -33,7 +33,7 @@ def comparison_page(
         missing=MISSING,
         show=show,
     )
-    return markdown_text(page)  # names and notes come from files
+    return markdown_text(page)  # escapes "<" in names and notes of files
 
 
 def _common(comparison: Comparison) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def with_defaults(recipe: Mapping[str, Any], defaults: Mapping[str, Any] | None 
 
 
 def said(changes: Changes, other: str = "baseline") -> list[str]:
-    """Returns messages such as "budget.steps (20; baseline 10)" of changes; other: the name of the earlier side."""
+    """Returns a message for each change, such as "budget.steps (20; baseline 10)"; other: the old value's name."""
     return [f"{key} ({ours}; {other} {theirs})" for key, (theirs, ours) in sorted(changes.items())]
 
 

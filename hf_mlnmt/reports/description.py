@@ -42,7 +42,8 @@ _ACCENTS = {"'": "\u0301", '"': "\u0308", "`": "\u0300", "^": "\u0302", "~": "\u
 def describe(target: str | Path, revision: str | None = None) -> dict[str, Any]:
     """Returns the description as JSON: name, architecture, system, parameters, config, tokenizers, results and so on.
 
-    target: a model folder, a Hub name (at `revision`), a record's name <setup>/<system>, or a config file.
+    target: a model folder, a Hub name (at `revision`), a record's name <setup>/<system>, or a config file. Raises:
+    UserError for anything else.
     """
     path, results = Path(target), []
     if not path.exists():
@@ -141,7 +142,7 @@ def _problem(folder: Path, config: Any) -> dict[str, str]:
     head = getattr(transformers, auto_class_of_config(config.to_dict()))
     try:
         if any(folder.glob("*.safetensors")):
-            load_model(folder, head, device_map="meta")  # reads names and shapes only
+            load_model(folder, head, device_map="meta")  # "meta": reads weights' names and shapes only
     except UserError as error:
         return {"problem": str(error)}
     return {}
@@ -211,7 +212,8 @@ def render_machine(machine: Mapping[str, Any]) -> list[Table]:
 
 
 def render(description: Mapping[str, Any]) -> list[Table]:
-    """Returns the tables of a description, in order; many test sets and training corpora are shortened."""
+    """Returns the tables of a description. For more than FEW training corpora shows only their number; for more test
+    sets, or several results, a short table of scores by protocol."""
     needs = "needs the package or remote code" if description["needs_package_or_remote_code"] else "in Transformers"
     kind = f"{description['architecture']} ({description['model_type']}), {needs}"
     problem = {key: description[key] for key in ("problem",) if key in description}

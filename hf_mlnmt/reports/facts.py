@@ -43,7 +43,7 @@ class Facts:
     generation: Mapping[str, Any] = field(default_factory=dict)
     languages: tuple[str | None, str | None] = (None, None)  # source and target language of a bilingual model
     codes: tuple[str, ...] = ()  # target language codes of a multilingual tokenizer
-    # How a class of Transformers' own is told `languages`: src_lang, front (text), generate (name: token).
+    # How the card's code sets `languages` of a class of Transformers: src_lang, front (text), generate (name: token).
     told: Mapping[str, Any] = field(default_factory=dict)
     licence: str | None = None  # the licence of the weights, as the Hub spells it
     own_budget: Mapping[str, Any] | None = None  # the budget in the model's recipe; a comparison may have had another
@@ -56,7 +56,7 @@ class Facts:
     relation: str | None = None
     emissions: Mapping[str, Any] | None = None  # the numbers that CodeCarbon measured, under the Hub's names
     processing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # the content of text_processing.json
-    # {name under results/: comparison with other systems}.
+    # {folder under results/: the comparison in it}.
     comparisons: Mapping[str, Comparison] = field(default_factory=dict)
     curves: Path | None = None  # the figure of the training's curves, which is copied beside the card
     space: str | None = None  # Hub name of the Space that shows the model
@@ -74,7 +74,7 @@ class Facts:
         return citation_of(self.model_class)
 
     def languages_of_test(self, test_set: str) -> tuple[str | None, str | None]:
-        """Returns (source, target) of a test set by the results, which a multilingual model needs, else the model's."""
+        """Returns a test set's languages (source, target) from the results; where they are unknown, the model's."""
         tested = languages_of_test(self.results[0] if self.results else {}, test_set)
         return tested["source"] or self.languages[0], tested["target"] or self.languages[1]
 

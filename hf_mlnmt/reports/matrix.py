@@ -78,13 +78,15 @@ def read_matrix(
     metric: str = "bleu",
     data: str | Path | None = None,
 ) -> Matrix:
-    """Reads the matrix of a finished run.
+    """Reads the scores of a finished run as a `Matrix`.
 
     Args:
         run: the run's folder, or a model's folder in it: average/ (default) or best/.
         test: the common name of the test sets; None: that of the first.
         data: the folder of the recipe's corpora, to measure the shares of translations in a wrong language, by a
             classifier that is trained on the training corpora.
+
+    Raises: UserError for a run without such test sets, scores or corpora.
     """
     run, model = Path(run), "average"
     if not (run / "recipe.yaml").is_file() and (run.resolve().parent / "recipe.yaml").is_file():

@@ -21,7 +21,7 @@ def parameters_by_part(model: nn.Module) -> dict[str, int]:
     head: Any = getattr(model, "get_output_embeddings", lambda: None)()
     projection = {id(parameter) for parameter in head.parameters()} if head is not None else set()
     numbers = dict.fromkeys(MAIN_PARTS, 0)
-    for name, parameter in model.named_parameters():  # yields a tied parameter once
+    for name, parameter in model.named_parameters():  # named_parameters() yields a tied parameter once
         part = _part(name)
         if id(parameter) in tables:
             part = "embeddings"
@@ -48,11 +48,11 @@ def of_a_pair(model: nn.Module) -> int:
 
 
 def model_of_config(config: Any) -> Any:
-    """Returns the model of a config on the meta device, without allocated weights; UserError if there is no such."""
+    """Makes a config's model on the meta device, without allocated weights. Raises: UserError if none can be made."""
     import torch
     import transformers
 
-    if not getattr(config, "translation_models", True):  # a fused model's config by default
+    if not getattr(config, "translation_models", True):  # empty by default in a fused model's config
         raise UserError("no model of this config can be made: translation_models names no member.")
     auto_class = getattr(transformers, auto_class_of_config(config.to_dict()))
     try:
@@ -65,10 +65,10 @@ def model_of_config(config: Any) -> Any:
 def _part(name: str) -> str:
     """Returns the part that a parameter's name belongs to: encoder for model.encoder.layers.0.fc.weight and so on."""
     modules = name.split(".")[:-1]
-    if modules and re.fullmatch(r"(translation|language)_\d+", modules[0]):  # a member of a fused model
+    if modules and re.fullmatch(r"(translation|language)_\d+", modules[0]):  # the module is a member of a fused model
         return modules[0].replace("_", " model ")
     for module in modules:
-        if module in ("encoder", "decoder", "encoders", "decoders"):  # the plural: a module for each language
+        if module in ("encoder", "decoder", "encoders", "decoders"):  # the plural: one module a language
             return module.removesuffix("s")
     rest = [module for module in modules if module not in ("model", "base_model")]
     return rest[0] if rest else name.split(".")[-1]
