@@ -30,6 +30,7 @@ from hf_mlnmt.evaluation.scores import (
     Lines,
     MetricName,
     References,
+    check_counts,
     count_sentences,
     reference_lists,
     score,
@@ -223,11 +224,12 @@ def analyse_outputs(
             guessed by these texts, sources and references; not without words, nor where source and reference are equal.
         shown: how many sentences with the largest gains, and as many with losses, to list for each system; 0: none.
         scoring: protocol, language, bootstrap and seed of the scores by length.
-    Raises: UserError for different numbers of outputs and references.
+    Raises: UserError for different numbers of outputs, references and sources.
     """
     chrf = {name: sentence_scores(lines, references) for name, lines in outputs.items()}
     studies: list[Study] = []
     if sources is not None:
+        check_counts(sources, references[:1], ["sources", "references"])
         lengths = scores_by_length(outputs, references, source_lengths(sources, tokenizer), starts, **scoring)
         guess = LanguageGuesser({SOURCE: sources, TARGET: references[0], **(languages or {})})
         language = scoring.get("language")
