@@ -207,7 +207,7 @@ def _trace(
         for value in [value for value in graph.inputs if not value.uses()]:
             graph.inputs.remove(value)
         program.save(path, external_data=False)
-    except Exception as error:  # of many classes; the innermost cause names the reason
+    except Exception as error:  # torch raises many classes; the innermost cause has the reason
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__

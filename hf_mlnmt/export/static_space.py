@@ -152,7 +152,7 @@ def _page(facts: Facts, name: str, sizes: Mapping[str, int]) -> dict[str, Any]:
         "source": language_name(source) if source else "Text",
         "source_code": source,
         "targets": targets,
-        "tokens": {code: code_of(code) for code in facts.codes},  # a token before a source tells its target
+        "tokens": {code: code_of(code) for code in facts.codes},  # {target: token put before sources}
         "facts": {key: str(value) for key, value in about.items() if value},
         "card": f"https://huggingface.co/{facts.name}" if "/" in facts.name else None,
         "megabytes": f"{sum(sizes.values()) / 1e6:.0f}",

@@ -249,7 +249,7 @@ def _ended(model: Any, vocabulary: int, grows: tuple[str, int] | None, constants
     tokens = [-1] if model.config.decoder_start_token_id in ends else ends
     constants |= {"ends": np.array(tokens, np.int64), "after_the_end": row}
     nodes = [
-        make_node("Equal", [_IDS, "ends"], ["is_end"]),  # compares shapes (batch, 1) and (ends,)
+        make_node("Equal", [_IDS, "ends"], ["is_end"]),  # of ids (batch, 1) and end tokens (ends,)
         make_node("Cast", ["is_end"], ["is_end/number"], to=TensorProto.INT32),
         make_node("ReduceMax", ["is_end/number", "one"], ["ended/number"], keepdims=1),
         make_node("Cast", ["ended/number"], ["ended"], to=TensorProto.BOOL),
