@@ -1,5 +1,5 @@
 """Builds a complete Hub-style folder from a trained model folder, checked before it replaces an earlier one; and the
-folder of a Space of the Hub that shows the model by the page of hf_mlnmt/serving.
+folder of a Space of the Hub, a web page (that of hf_mlnmt/serving) on which the model translates.
 
 A Space's README.md tells the Hub what to run, app.py is the page, requirements.txt pins the versions it was tried with.
 """
