@@ -131,7 +131,7 @@ def compare(
 
 
 def compare_graphs(graphs: OnnxGraphs, model: Any, tokenizers: Tokenizers, strict: bool = True) -> dict[str, Any]:
-    """Compares ONNX graphs with `model` (`compare`): log probabilities of given targets, and greedy search."""
+    """Compares ONNX graphs with `model` by `compare`: log probabilities of given targets, and greedy search."""
     padding, start, ends = model.config.pad_token_id or 0, model.config.decoder_start_token_id, ends_of(model)
 
     def scores(sources: list[list[int]], targets: list[list[int]]) -> list[Tensor]:

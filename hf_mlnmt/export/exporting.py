@@ -51,7 +51,7 @@ def write_single_decoder(model: str | Path, output: str | Path, auxiliary: int |
 
 
 class Format(NamedTuple):
-    """The packages that an export to a format needs, with the extra that installs them, and the types of weights."""
+    """The packages that an export format needs, the dtypes of weights that it has, and the extra with the packages."""
 
     packages: tuple[str, ...]
     dtypes: tuple[str, ...] = ("float32",)
