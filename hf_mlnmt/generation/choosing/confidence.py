@@ -1,4 +1,4 @@
-"""Confidences, 0 to 1, of a translation and of its words, and a document's chrF, calibrated on a development set.
+"""Calibrates confidences (0 to 1) of translations and words, and the projected chrF of documents, on a development set.
 
 References: Zadrozny and Elkan 2002, "Transforming Classifier Scores into Accurate Multiclass Probability Estimates"
 (isotonic regression); Platt 1999, "Probabilistic Outputs for Support Vector Machines".

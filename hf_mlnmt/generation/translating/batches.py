@@ -163,7 +163,7 @@ def first_tokens(model: Any, arguments: dict[str, Any], sentences: int) -> list[
 def token_logs_of(
     parts: Parts, sequences: Sequence[Sequence[int]], rows: Sequence[Generated], arguments: dict[str, Any], skipped: int
 ) -> Tensor:
-    """Computes ln P (rows, T) of the tokens of given translations, rows[i] of sequences[i]; arguments: generate()'s."""
+    """Computes ln P (rows, T) of tokens of translations: rows[i] is one of sequences[i]. arguments: generate()'s."""
     pad_id, device = parts.source.pad_token_id or 0, parts.model.device
     firsts = first_tokens(parts.model, arguments, len(rows))
     targets, _ = pad([[first, *row.ids] for first, row in zip(firsts, rows, strict=True)], pad_id, device)

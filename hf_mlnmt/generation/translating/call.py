@@ -205,7 +205,7 @@ class TranslationCall(BatchSearch):
         return whole if text.origin is None else [replace(hypothesis, origin=text.origin) for hypothesis in whole]
 
     def whole(self, text: CutText, ranks: list[list[Hypothesis]]) -> list[Hypothesis]:
-        """Returns a text's n-best list from those of its pieces."""
+        """Returns a text's n-best list, hypothesis i joined from hypotheses i of its pieces; sorted by score."""
         whole = []
         for ranked in zip(*ranks, strict=True):
             joined_text = join([hypothesis.text for hypothesis in ranked], text.pieces)

@@ -33,7 +33,7 @@ class Written(NamedTuple):
     parts: tuple[str, ...] = ()
 
     def put_back(self, text: str, language: str | None) -> str:
-        """Writes a translation as the line was, of Title Case with the first letter of each word large."""
+        """Writes a translation, but for `parts`, in capitals or Title Case (first letters large) as the line was."""
         pieces = re.split(f"({'|'.join(map(re.escape, self.parts))})", text) if self.parts else [text]
         change = upper if self.how == "upper" else title
         pieces[::2] = [change(piece, language) for piece in pieces[::2]]

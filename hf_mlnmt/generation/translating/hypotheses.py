@@ -162,7 +162,7 @@ class Quality:
 
     @property
     def verdict(self) -> str:
-        """Returns what the projected chrF means for those who work on the document."""
+        """Returns by the projected chrF how good a document is: "usable", "needs work" or "start anew"."""
         return "usable" if self.chrf >= USABLE else "needs work" if self.chrf >= HOPELESS else "start anew"
 
     def to_dict(self) -> dict[str, Any]:

@@ -299,7 +299,8 @@ class TextFiles:
                 raise UserError(f"{file}: {given} lines for {texts} texts: give one for each text.")
 
     def made_from(self, model: Mapping[str, Any], style: Style, **others: Any) -> dict[str, Any] | None:
-        """Returns what the output is made from, which `opened` compares; None if a stopped output cannot be resumed.
+        """Returns the record of model, texts and settings that `opened` compares before it resumes a stopped output;
+        None if that cannot be resumed.
 
         model: the model's identity (common/made_from.py). others: further settings that decide the translations.
         """
