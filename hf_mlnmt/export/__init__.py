@@ -1,4 +1,4 @@
-"""Exports models for other engines (CTranslate2, ONNX, Marian, Firefox...), and to models with a single decoder."""
+"""Exports models to other engines (CTranslate2, ONNX, Firefox...), and models without their auxiliary decoders."""
 
 from hf_mlnmt.export.exporting import FORMATS, Exported, export, write_single_decoder
 

@@ -44,7 +44,7 @@ class Sentences(NamedTuple):
             return [index for index in ids if index not in special] or [rows - 1]
 
         texts = [[*ids.tolist()[:-1][:longest], ends[0]] for ids in tokenizers.encode_source(TEXTS[:count])]
-        # A Marian tokenizer may hold two vocabularies: its length is that of the source's.
+        # len() of a Marian tokenizer with two vocabularies is the source's; decoder_vocab_size bounds the target's.
         rows = min(len(tokenizers.target), config.decoder_vocab_size)
         drawn = [[*draw(len(tokenizers.source), 3 + 7 * n), ends[0]] for n in range(count)]
         targets = [draw(rows, 2 + 3 * n) for n in range(len(texts) + count)]
@@ -74,8 +74,8 @@ def of_tokens(logits: Tensor, targets: list[list[int]]) -> list[Tensor]:
 
 
 def check_scores(scores: list[Tensor], model: Any, sentences: Sentences, strict: bool) -> float:
-    """Returns the largest difference of `scores` from our log probabilities. Raises: UserError if `strict` and the
-    difference is more than rounding."""
+    """Returns the largest absolute difference between `scores` and the model's log probabilities. Raises: UserError if
+    `strict` and the difference is above 0.001."""
     expected = log_probabilities(model, sentences.sources, sentences.targets)
     difference = max((a - b).abs().max().item() for a, b in zip(scores, expected, strict=True))
     if strict and not difference <= _TOLERANCE:
@@ -95,7 +95,7 @@ def generate(model: Any, sources: list[list[int]], beams: int) -> list[list[int]
         **{**token_ids(config), "pad_token_id": config.pad_token_id or 0},
     )
     input_ids, mask = pad(sources, config.pad_token_id or 0)
-    before, model.generation_config = model.generation_config, settings  # else its values fill gaps of `settings`
+    before, model.generation_config = model.generation_config, settings  # generate() fills unset `settings` from these
     try:
         output = model.generate(input_ids=input_ids, attention_mask=mask)
     finally:
@@ -131,7 +131,7 @@ def compare(
 
 
 def compare_graphs(graphs: OnnxGraphs, model: Any, tokenizers: Tokenizers, strict: bool = True) -> dict[str, Any]:
-    """Compares ONNX graphs with `model` (`compare`): log probabilities of given targets, and greedy search."""
+    """Compares ONNX graphs with `model` by `compare`: log probabilities of given targets, and greedy search."""
     padding, start, ends = model.config.pad_token_id or 0, model.config.decoder_start_token_id, ends_of(model)
 
     def scores(sources: list[list[int]], targets: list[list[int]]) -> list[Tensor]:

@@ -172,7 +172,8 @@ class Translator:
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
     ) -> list[list[float]]:
         """Returns ln P of every token of the targets; targets: ids as `search` returns them."""
-        tokens = [[self.tokens[index] for index in ids if index != self.end] for ids in targets]  # score_batch adds it
+        # Without the end tokens, which score_batch adds.
+        tokens = [[self.tokens[index] for index in ids if index != self.end] for ids in targets]
         results = self.engine.score_batch(self._pieces_of(sources), tokens, max_input_length=0)
         return [result.log_probs[: len(ids)] for ids, result in zip(targets, results, strict=True)]
 

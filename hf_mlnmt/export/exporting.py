@@ -24,7 +24,7 @@ from hf_mlnmt.hub.checks import clean_generation_config
 
 
 def write_single_decoder(model: str | Path, output: str | Path, auxiliary: int | None = None) -> Path:
-    """Writes a model folder with one decoder of a model with auxiliary decoders.
+    """Writes a model with auxiliary decoders as a model with only one of its decoders, into the folder `output`.
 
     auxiliary: the encoder layer whose auxiliary decoder to use, with the encoder up to this layer (thesis on joint
     attention, table 4.7); None: the main decoder, whose outputs stay the same.
@@ -51,7 +51,7 @@ def write_single_decoder(model: str | Path, output: str | Path, auxiliary: int |
 
 
 class Format(NamedTuple):
-    """The packages that an export to a format needs, with the extra that installs them, and the types of weights."""
+    """The packages that an export format needs, the dtypes of weights that it has, and the extra with the packages."""
 
     packages: tuple[str, ...]
     dtypes: tuple[str, ...] = ("float32",)
@@ -217,7 +217,7 @@ def _load(name: str) -> Any:
     return parts
 
 
-# CTranslate2
+# Export to CTranslate2
 
 
 def exportable_to_ctranslate2(model: Any) -> Any:

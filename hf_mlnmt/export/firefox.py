@@ -1,7 +1,8 @@
 """Exports students for Firefox's engines (Bergamot, fxtranslate): int8 weights, SentencePiece vocabulary, shortlist.
 
-Calibration translates sentences and records the largest input of every product (training/quantisation_aware.py). For a
-model that was imported from this format (convert/marian.py) the int8 numbers of unchanged weights are written again.
+Calibration translates sentences and scales each product by the mean of its largest inputs plus 1.1 deviations
+(training/quantisation_aware.py). For a model that was imported from this format (convert/marian.py) the int8 numbers
+of unchanged weights are written again.
 """
 
 import copy
@@ -52,7 +53,7 @@ from hf_mlnmt.training.quantisation_aware import OUTPUT, calibrate, encoded, gre
 _FORM = {"settings": str, "multipliers": {...: float}, "alphas": {...: float}}
 _BATCH_TOKENS = 2048
 _INPUTS = 64
-_ELEMENTS = 1 << 24  # products held at once
+_ELEMENTS = 1 << 24  # largest number of products of two int8 numbers that `_saturated` holds at once
 
 
 def exportable(model: Any, tokenizers: Tokenizers) -> Any:
@@ -163,7 +164,7 @@ def _tensors(model: Any, sides: Sequence[Vocabulary]) -> Iterator[tuple[str, np.
     for ours, theirs, transposed in moves(config):
         if ours in state:
             chunks = state[ours].chunk(len(theirs))
-        else:  # a bias that this model's attention does not have, and Marian's always has
+        else:  # Marian's attention always has biases: 0 for those that ours lacks
             chunks = [torch.zeros(config.d_model)] * len(theirs)
         for name, part in zip(theirs, chunks, strict=True):
             matrix = part[None] if part.dim() == 1 else part.t() if transposed else part
@@ -233,11 +234,12 @@ def _settings(config: Any, sides: Sequence[Vocabulary], tied_all: bool) -> str:
     return yaml.safe_dump(settings, sort_keys=False) + "\0"
 
 
-# Calibration
+# Scales of int8 inputs
 
 
 def calibrated(parts: Parts, texts: Sequence[str]) -> dict[str, float]:
-    """Calibrates on texts; returns {name of Marian's matrix, "" for the output projection: alpha of its inputs}."""
+    """Translates texts to measure the inputs of every product; returns {name of Marian's matrix, "" for the output
+    projection: alpha, by which the inputs are multiplied before they are rounded to int8}."""
     alphas = calibrate(parts, texts)
     matrices = [*products(parts.model.config), (OUTPUT, ("",))]
     return {each: alphas[name] for name, theirs in matrices for each in theirs}
@@ -264,8 +266,8 @@ def _shortlist(parts: Parts, source: Path, sides: Sequence[Vocabulary], asked: A
 def lexical_shortlist(
     parts: Parts, texts: Sequence[str], sides: Sequence[Vocabulary], aligner: Aligner | None = None
 ) -> Shortlist:
-    """Makes a lexical shortlist from the model's greedy translations of texts: sums for each source subword the
-    attention of the target subwords to it, by the model's attention or the aligner's links."""
+    """Makes a lexical shortlist from the model's greedy translations of texts: lists for each source subword the target
+    subwords whose attention to it (with an aligner: links to it), summed over all texts, is largest."""
     attention = SourceAttention(parts.model)
     rows = [{index: row for row, index in enumerate(side.ids) if index is not None} for side in sides]
     sources = encoded(parts, texts)

@@ -57,8 +57,8 @@ class Sample:
         self.source = [encoded[name] for name in self.encoder_names] + states_of(self.cache.cross_attention_cache)
 
     def cache_with(self, past: list[Tensor], source: list[Tensor] | None = None) -> EncoderDecoderCache:
-        """Makes a cache like the sample's with these states; without `source` the keys and values of the source are not
-        computed yet."""
+        """Makes a cache like the sample's whose tensors are these states; without `source` the cache is marked as
+        not yet having keys and values of the source."""
         own, cross = DynamicCache(), DynamicCache()
         own.layers = _layers(self.cache.self_attention_cache, past)
         cross.layers = _layers(self.cache.cross_attention_cache, source)
@@ -139,7 +139,7 @@ class Decode(nn.Module):
 
 
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
-_TRACED, _OTHER = Sizes(3, 11, 5), Sizes(2, 7, 4)  # of two samples: axes in which their shapes differ are dynamic
+_TRACED, _OTHER = Sizes(3, 11, 5), Sizes(2, 7, 4)  # of two samples: an axis is dynamic if its sizes differ
 
 
 @torch.no_grad()
@@ -155,7 +155,7 @@ def write(model: Any, folder: Path) -> None:
             "members one by one, or use `hf-mlnmt translate`, which runs it."
         )
     model = copy.deepcopy(model).eval().float()
-    if model._can_set_attn_implementation():  # "eager" uses operators that all runtimes have, and always a mask
+    if model._can_set_attn_implementation():  # "eager" always has a mask, and operators of all runtimes
         model.set_attn_implementation("eager")
     sample, other = Sample(model, _TRACED), Sample(model, _OTHER)
     source = [f"source_{index}" for index in range(len(sample.source))]
@@ -193,7 +193,7 @@ def _trace(
     module: Any, inputs: tuple[Any, ...], axes: Any, names: list[str], outputs: list[str], path: Path
 ) -> set[str]:
     """Writes the module as a graph without inputs that it does not read; returns the names of those it reads."""
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # hides warnings of packages that no model here needs
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # hides warnings of missing packages, which no model needs
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -203,11 +203,11 @@ def _trace(
         assert program is not None
         graph = program.model.graph
         for node in graph.all_nodes():
-            node.metadata_props.clear()  # would hold stack traces with local paths
+            node.metadata_props.clear()  # removes stack traces, which hold local paths
         for value in [value for value in graph.inputs if not value.uses()]:
             graph.inputs.remove(value)
         program.save(path, external_data=False)
-    except Exception as error:  # the tracer raises many kinds; the innermost cause has the reason
+    except Exception as error:  # torch raises many classes; the innermost cause has the reason
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__

@@ -45,7 +45,7 @@ class OnnxGraphs:
         return logits[:, -1]
 
     def greedy(self, input_ids: Array, attention_mask: Array, start: int, ends: list[int], length: int) -> Array:
-        """Returns target ids (batch, time), without start token, of greedy search until all end or have `length`."""
+        """Searches greedily until each row ended or has `length` ids; returns ids (batch, time) without start token."""
         state = self.start(input_ids, attention_mask)
         columns: list[Array] = []
         tokens = np.full(len(input_ids), start, np.int64)

@@ -79,7 +79,8 @@ def fetch_runtime(folder: Path) -> str:
         engine_version = json.loads((library / "package.json").read_text())["dependencies"][_ENGINE]
         engine = _unpacked(_ENGINE, engine_version, Path(scratch))
         text = (library / "dist" / "transformers.web.min.js").read_text(encoding="utf-8")
-        for imported in (f"{_ENGINE}/webgpu", "onnxruntime-common"):  # both are in one file; workers have no import map
+        # A browser's worker has no import map: both names become the path of the file that holds both packages.
+        for imported in (f"{_ENGINE}/webgpu", "onnxruntime-common"):
             if text.count(f'from"{imported}"') != 1:
                 raise UserError(f"{LIBRARY[0]} {LIBRARY[1]}: imports {imported} in another way than the page expects.")
             text = text.replace(f'from"{imported}"', f'from"./{_ENGINE_FILE}"')
@@ -151,7 +152,7 @@ def _page(facts: Facts, name: str, sizes: Mapping[str, int]) -> dict[str, Any]:
         "source": language_name(source) if source else "Text",
         "source_code": source,
         "targets": targets,
-        "tokens": {code: code_of(code) for code in facts.codes},  # the token before the source that tells the target
+        "tokens": {code: code_of(code) for code in facts.codes},  # {target: token put before sources}
         "facts": {key: str(value) for key, value in about.items() if value},
         "card": f"https://huggingface.co/{facts.name}" if "/" in facts.name else None,
         "megabytes": f"{sum(sizes.values()) / 1e6:.0f}",

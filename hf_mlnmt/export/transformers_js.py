@@ -132,7 +132,7 @@ def _merged(encoder: Any, decoder: Any, model: Any) -> tuple[Any, int]:
     for value in encoder.graph.output:  # dynamic axes get the names that they have in the decoder's inputs
         value.type.CopyFrom(types[value.name])
     past = [name for name in types if name.startswith("past_")]
-    fixed = [value.name for value in encoder.graph.output]  # made in the first step, inputs of later steps
+    fixed = [value.name for value in encoder.graph.output]  # states that the first step computes and later steps read
     constants = {"axis": np.array([2]), "one": np.array([1])}
     nodes: list[Any] = []
 
@@ -249,7 +249,7 @@ def _ended(model: Any, vocabulary: int, grows: tuple[str, int] | None, constants
     tokens = [-1] if model.config.decoder_start_token_id in ends else ends
     constants |= {"ends": np.array(tokens, np.int64), "after_the_end": row}
     nodes = [
-        make_node("Equal", [_IDS, "ends"], ["is_end"]),  # (batch, 1) and (ends,)
+        make_node("Equal", [_IDS, "ends"], ["is_end"]),  # of ids (batch, 1) and end tokens (ends,)
         make_node("Cast", ["is_end"], ["is_end/number"], to=TensorProto.INT32),
         make_node("ReduceMax", ["is_end/number", "one"], ["ended/number"], keepdims=1),
         make_node("Cast", ["ended/number"], ["ended"], to=TensorProto.BOOL),
@@ -299,7 +299,7 @@ def _graph_in_int8(model: Any) -> Any:
     """
     with tempfile.TemporaryDirectory() as scratch:
         path, given = Path(scratch) / "int8.onnx", copy.deepcopy(model)
-        set_model_props(given, {"onnx.quant.pre_process": "onnxruntime.quant"})  # avoids a warning
+        set_model_props(given, {"onnx.quant.pre_process": "onnxruntime.quant"})  # else ONNX Runtime warns
         ranks = {tensor.name: len(tensor.dims) for tensor in model.graph.initializer}
         stacked = [node.name for node in model.graph.node if node.op_type == "MatMul" and ranks.get(node.input[1]) != 2]
         kinds = {"op_types_to_quantize": ["MatMul"], "nodes_to_exclude": stacked}
@@ -310,7 +310,7 @@ def _graph_in_int8(model: Any) -> Any:
     for node in graph.node:
         for name in node.input:
             readers.setdefault(name, []).append(node)
-    replaced: dict[str, list[Any]] = {}  # {output of a node: nodes that replace it}
+    replaced: dict[str, list[Any]] = {}  # {output of a node: nodes that replace this node}
     for tensor in [tensor for tensor in graph.initializer if _is_table(tensor, readers)]:
         graph.initializer.remove(tensor)
         values, name = to_array(tensor), tensor.name

@@ -124,14 +124,15 @@ def _hexadecimal(text: str) -> str:
 
 def _normalisation() -> dict[str, str]:
     """Returns {text: the text that our tokenizers normalise it to} for all texts that they change."""
-    # All characters but surrogates and planes that are empty or private.
+    # All characters of Unicode but surrogates and those of planes that are empty or for private use.
     every = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x40000), *range(0xE0000, 0xE1000)]))
     forms: set[str] = set()
     for sign, parts in zip(every, map(unicodedata.decomposition, every)):
-        if parts and parts[0] != "<":  # decomposed by one step, and wholly, as of two marks one may be joined
+        # A text may hold a character decomposed by one step or fully: of two marks one may stay joined to its letter.
+        if parts and parts[0] != "<":
             stepped = "".join(chr(int(part, 16)) for part in parts.split())
             forms |= {sign, stepped, unicodedata.normalize("NFD", sign)}
-    for syllable in map(chr, range(0xAC00, 0xD7A4)):  # Korean: three letters, or the first two joined
+    for syllable in map(chr, range(0xAC00, 0xD7A4)):  # Hangul: all letters apart, or the first two joined
         whole = unicodedata.normalize("NFD", syllable)
         forms |= {whole, unicodedata.normalize("NFC", whole[:2]) + whole[2:]}
     rules = {form: unicodedata.normalize("NFC", form) for form in forms}

@@ -29,7 +29,7 @@ def check_loading(folder: str | Path, model: Any, tokenizers: Tokenizers, ways: 
     ways: "package", "remote-code", "own-code" (see reload.py), each in a process; the processes run side by side.
     """
     config, auto_class, names = model.config, auto_class_of(folder), {}
-    if hasattr(config, "source_languages"):  # with modules of several languages, two of which it must be told
+    if hasattr(config, "source_languages"):  # modules of several languages: each call names two of them
         names = {"source_language": config.source_languages[0], "target_language": config.target_languages[-1]}
     tokenizer, subfolder = tokenizers.source, ""
     if tokenizers.each:
@@ -59,7 +59,7 @@ def check_loading(folder: str | Path, model: Any, tokenizers: Tokenizers, ways: 
                     raise UserError(f"{folder}: does not load again ({way}):\n{last}")
                 _compare(folder, way, expected, load_file(Path(scratch) / way / "out"))
         finally:
-            for process in started.values():  # after an error, or a signal to us
+            for process in started.values():  # ends processes that still run after an error or interruption
                 process.kill()
                 process.wait()
 
@@ -71,7 +71,7 @@ def _start(folder: Path, work: Path, way: str, probe: dict[str, Any]) -> subproc
     write_json(work / "probe.json", probe)
     # The user's cache may hold code of an earlier publication of this name: this process neither reads nor fills it.
     environment = {**os.environ, "HF_MODULES_CACHE": str(work / "modules"), "HF_HUB_OFFLINE": "1"}
-    if way != "remote-code":  # finds this very package, installed or not
+    if way != "remote-code":  # the process imports this copy of the package, installed or not
         paths = [str(here.parents[2]), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     # -P: Python must not find files beside reload.py by their bare names.

@@ -56,15 +56,15 @@ def clean_generation_config(config: GenerationConfig, model_config: Any) -> Gene
     if values["max_new_tokens"] is None:
         values["max_new_tokens"] = _longest(config, model_config)
     kept = {key: value for key, value in values.items() if value is not None and value != _DEFAULTS.get(key)}
-    if kept.get("num_beams", 1) == 1:  # for beams alone: transformers warns of them without
+    if kept.get("num_beams", 1) == 1:  # one beam: Transformers warns of settings that only a beam search uses
         kept = {key: value for key, value in kept.items() if key not in ("early_stopping", "length_penalty")}
     else:
-        kept.setdefault("length_penalty", 1.0)  # a search with beams always says its penalty, for the card
+        kept.setdefault("length_penalty", 1.0)  # always stated for a beam search: the card shows it
     return GenerationConfig(**kept)
 
 
 def pollution(content: Mapping[str, Any]) -> list[str]:
-    """Lists the keys of a generation_config.json that are not published, as `key=value`."""
+    """Lists, as `key=value`, the keys with a value in a generation_config.json that a published one may not have."""
     keys = [key for key in content if key not in (*KEPT, "transformers_version", "_from_model_config")]
     return [f"{key}={content[key]}" for key in keys if content[key] is not None]
 
@@ -82,7 +82,8 @@ _NEEDED = (CONFIG, GENERATION_CONFIG, CARD)
 
 
 def check_replaceable(folder: Path, what: str, names: Collection[str], suffixes: Collection[str] = ()) -> None:
-    """Raises UserError for a folder with anything that no earlier `what` has: replacing the folder would delete it."""
+    """Raises UserError for a folder that holds anything but `names` and files with one of `suffixes`, which an earlier
+    `what` (as "Space") consists of: replacing the folder would delete it."""
     check_folder_name(folder)
     inside = sorted(folder.iterdir()) if folder.is_dir() else []
     for path in inside:
@@ -108,7 +109,8 @@ def check_folder(folder: str | Path, *origins: str | Path) -> None:
 
 
 def _missing(folder: Path) -> Iterator[str]:
-    masked = (folder / CONFIG).is_file() and auto_class_of(folder) == "AutoModelForMaskedLM"  # generates nothing
+    # A masked language model generates no text, and needs no generation config.
+    masked = (folder / CONFIG).is_file() and auto_class_of(folder) == "AutoModelForMaskedLM"
     for name in (ADAPTER, *_NEEDED[1:]) if is_adapter(folder) else _NEEDED:
         if not (folder / name).is_file() and not (masked and name == GENERATION_CONFIG):
             yield f"{name} is missing"

@@ -1,5 +1,5 @@
 """Builds a complete Hub-style folder from a trained model folder, checked before it replaces an earlier one; and the
-folder of a Space of the Hub that shows the model by the page of hf_mlnmt/serving.
+folder of a Space of the Hub, a web page (that of hf_mlnmt/serving) on which the model translates.
 
 A Space's README.md tells the Hub what to run, app.py is the page, requirements.txt pins the versions it was tried with.
 """
@@ -103,7 +103,7 @@ def build_folder(
         or something in it must not be published.
     """
     source, target = Path(model), Path(target)
-    alone = is_adapter(source)  # its results and card are beside the merged model
+    alone = is_adapter(source)  # an adapter's results and card are beside the merged model, in the folder around it
     home = source.resolve().parent if alone else source
     if not alone:
         check_model_folder(source)
@@ -161,7 +161,7 @@ def build_folder(
             write_json(new / RESULTS, facts.results[0])
         if facts.curves:
             shutil.copyfile(facts.curves, new / CURVES)
-        for file in (source / KEPT, source / SHORTLIST):  # what a later export needs to give the file that was imported
+        for file in (source / KEPT, source / SHORTLIST):  # with these an export writes the imported file again
             if file.is_file():
                 shutil.copyfile(file, new / file.name)
         write_text(new / CARD, build_card(facts))
@@ -273,7 +273,7 @@ def _licences_of(folder: Path, seen: set[Path]) -> Iterator[tuple[Path, str]]:
     data, recipe = inside(recorded, "data"), inside(recorded, "recipe")
     card = front_matter(folder / CARD)
     if not card and folder.name.startswith("nllb-200"):
-        card = {"license": "cc-by-nc-4.0"}  # of Meta's models, where their card is not at hand
+        card = {"license": "cc-by-nc-4.0"}  # Meta's licence for NLLB, where the folder has no card
     for file, content, key in ((folder / RESULTS, data, "licence"), (folder / CARD, card, "license")):
         if isinstance(licence := content.get(key), str):
             yield file, (content.get("license_name") or licence) if licence == "other" else licence
@@ -286,7 +286,7 @@ def _licences_of(folder: Path, seen: set[Path]) -> Iterator[tuple[Path, str]]:
 def _home_of(name: str) -> Path:
     """Returns the folder of a model, of one of the Hub with its card where that can be had."""
     if is_hub_name(name):
-        with suppress(Exception):  # of a network that is not there
+        with suppress(Exception):  # there is no network, or the model has no card
             return Path(hf_hub_download(name, CARD)).parent
     return Path(name)
 
@@ -323,7 +323,7 @@ def _round(model: Any, dtype: str) -> dict[str, Any]:
     import torch
 
     named = model.state_dict()
-    stored: dict[int, Any] = {}  # memory address -> rounded weight
+    stored: dict[int, Any] = {}  # {memory address of a weight: the rounded weight}
     for name, weight in named.items():
         weight.copy_(stored.setdefault(weight.data_ptr(), weight.to(getattr(torch, dtype))))
         if not weight.isfinite().all():
@@ -378,14 +378,14 @@ def check_translates(facts: Facts, name: str) -> None:
 
 
 def space_head(facts: Facts, name: str, tags: Sequence[str] = (), **runs: Any) -> SpaceCardData:
-    """Returns the metadata of a Space's README.md. runs: `sdk`, `app_file` and further keys that say what is run."""
+    """Returns the metadata of a Space's README.md. runs: keys by which the Hub runs it, as `sdk`, `app_file`."""
     licence, _, own = (facts.licence or "").lower().partition(":")
     return SpaceCardData(
         title=name.split("/")[-1],
         **runs,
         license=licence or None,
         license_name=own or None,
-        models=[facts.name] if "/" in facts.name else None,  # a name without owner is a folder's
+        models=[facts.name] if "/" in facts.name else None,  # a name without owner is no model of the Hub
         tags=["translation", "hf_mlnmt", *tags],
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 def main(folder: str, probe_file: str, out: str, way: str) -> None:
     """Loads the folder and writes what `compute` returns for the probe to `out`."""
     if way == "remote-code":
-        sys.modules["hf_mlnmt"] = None  # type: ignore[assignment]  # importing it now raises ImportError
+        sys.modules["hf_mlnmt"] = None  # type: ignore[assignment]  # importing hf_mlnmt now raises ImportError
     import torch
     import transformers
     from safetensors.torch import save_file
@@ -31,7 +31,8 @@ def main(folder: str, probe_file: str, out: str, way: str) -> None:
 
 
 def compute(model: Any, tokenizer: Any, probe: dict[str, Any]) -> dict[str, Any]:
-    """Returns the ids of the probe's texts, the logits of its target ids and, of a model that generates, its output."""
+    """Returns the token ids of the probe's texts, the logits (of a translation model for the probe's target ids, else
+    for the texts) and, of a model that can generate, the ids that it generates."""
     import torch
 
     batch = tokenizer(probe["texts"], return_tensors="pt", padding=True)

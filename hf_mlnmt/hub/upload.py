@@ -51,7 +51,7 @@ def push(
         api.create_repo(repo_id, private=private, exist_ok=True, **kind, **({"space_sdk": "gradio"} if space else {}))
     upload = partial(api.upload_folder, repo_id=repo_id, folder_path=Path(folder), commit_message=message, **kind)
     _persist(upload, repo_id, attempts, tell)
-    # A large folder arrives in several commits, of which some may be missing.
+    # A large folder is sent in several commits: check that no file is missing at the Hub.
     here = {path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if path.is_file()}
     with _explained(repo_id):
         lacking = sorted(here - set(api.list_repo_files(repo_id, **kind)))
@@ -135,7 +135,7 @@ def _persist(upload: Callable[[], Any], repo_id: str, attempts: int, tell: Calla
         try:
             upload()
             return
-        except (HTTPError, OSError, RuntimeError) as error:  # RuntimeError is raised by the xet client
+        except (HTTPError, OSError, RuntimeError) as error:  # the xet client raises RuntimeError
             if attempt == attempts or _status(error) in _PERMANENT or isinstance(error, OfflineModeIsEnabled):
                 raise _explain(error, repo_id, unfinished=True) from error
             wait = 2**attempt

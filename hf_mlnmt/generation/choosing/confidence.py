@@ -1,4 +1,4 @@
-"""Confidences, 0 to 1, of a translation and of its words, and a document's chrF, calibrated on a development set.
+"""Calibrates confidences (0 to 1) of translations and words, and the projected chrF of documents, on a development set.
 
 References: Zadrozny and Elkan 2002, "Transforming Classifier Scores into Accurate Multiclass Probability Estimates"
 (isotonic regression); Platt 1999, "Probabilistic Outputs for Support Vector Machines".
@@ -34,13 +34,13 @@ from hf_mlnmt.generation.translating.options import DecodingOptions
 from hf_mlnmt.generation.translating.pipeline import TranslationPipeline
 from hf_mlnmt.generation.translating.watching import RATIO, size_of
 
-FEWEST = 100  # sentences that a development set needs
+FEWEST = 100  # least number of sentences of a development set
 KNOTS = 20
 DOCUMENT = 20  # sentences
 
 
 def calibrate(scores: Sequence[float], qualities: Sequence[float], words: Sequence[tuple[float, bool]]) -> Calibration:
-    """Fits equations 1 and 2.
+    """Fits the confidence of translations (equation 1) and that of words (equation 2) to a development set.
 
     Args:
         scores: mean ln P of each translation of a development set. qualities: their sentence chrF, 0 to 1.
@@ -94,7 +94,7 @@ def calibrate_folder(
     found = calibration_of(TranslationPipeline.from_pretrained(str(folder), device=device), texts, references, decoding)
     settings = read_part(folder, GENERATION_CONFIG)
     settings.pop("_from_model_config", None)  # else generate() would derive these settings from config.json again
-    with keeping(()):  # allows to write this file though the model is an input
+    with keeping(()):  # lifts the protection of the model, an input, to write this file
         ratio = sum(map(size_of, references)) / max(1, sum(map(size_of, texts)))
         write_json(folder / GENERATION_CONFIG, {**settings, CONFIDENCE: found.to_dict(), RATIO: round(ratio, 3)})
     return found
@@ -120,7 +120,8 @@ def calibration_of(
 
 
 def line_of_documents(calibration: Calibration, best: Sequence[Hypothesis], references: Sequence[str]) -> list[float]:
-    """Fits equation 3; returns a, b, and the standard deviation of documents as they come from what it says."""
+    """Fits equation 3 to documents of 20 sentences each; returns a, b, and the standard deviation of the equation's
+    errors for documents of consecutive sentences."""
     from sacrebleu import CHRF
 
     plain, order = replace(calibration, document=[1.0, 0.0, 0.0]), sorted(range(len(best)), key=lambda i: mean(best[i]))

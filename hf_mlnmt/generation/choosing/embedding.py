@@ -104,7 +104,7 @@ def embed_texts(
         try:
             if hasattr(model, "embed"):
                 embedded = model.embed(input_ids=input_ids, attention_mask=mask, **options)
-            else:  # a model of another package
+            else:  # a model of Transformers has no `embed`
                 states = model.get_encoder()(input_ids=input_ids, attention_mask=mask).last_hidden_state
                 embedded = pooled_states(states, mask, pooling)
         except ValueError as error:

@@ -103,7 +103,8 @@ def expected_utilities(
     counts = Counter(references)
     all_in_one = getattr(utility, "all_in_one", False)
     values = np.asarray(utility(source, candidates, references if all_in_one else list(counts)), float)
-    if values.shape == (len(candidates), 1) and len(counts) > 1 and not all_in_one:  # compares all at once
+    # A utility that returns one number for each candidate needs every reference as often as it was drawn.
+    if values.shape == (len(candidates), 1) and len(counts) > 1 and not all_in_one:
         values = np.asarray(utility(source, candidates, references), float)
     if values.ndim != 2 or len(values) != len(candidates) or not np.isfinite(values).all():
         raise UserError(
@@ -128,7 +129,7 @@ def bleu(candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
 class MinimumRisk:
     """Ranks candidates by equation 1, the best first; equal candidates are ranked once."""
 
-    names = ()  # features that the search computes for a chooser: none
+    names = ()  # the search has no features to compute for this chooser
 
     def __init__(self, utility: Any = "chrf", device: str | None = None, language: str | None = None) -> None:
         """Arguments: those of `utility_of`."""

@@ -86,6 +86,7 @@ class Reranker:
         Args:
             candidates: those of each source, Hypothesis objects with log probabilities.
             own: {feature that the translating model computes: values for all candidates, one after the other}.
+        Raises: UserError for a value that is not a finite number.
         """
         flat = [each for row in candidates for each in row]
         of_flat = [source for source, row in zip(sources, candidates, strict=True) for _ in row]

@@ -31,7 +31,7 @@ from hf_mlnmt.data.tokenizer import encode, own_copy
 from hf_mlnmt.data.words import is_unspaced
 from hf_mlnmt.generation.translating.options import CONTROL
 
-Phrases = tuple[tuple[str, ...], ...]  # for each phrase its alternatives
+Phrases = tuple[tuple[str, ...], ...]  # for each phrase a tuple of its alternatives
 
 
 def phrases_of(given: Any, what: str) -> Phrases:
@@ -85,20 +85,20 @@ class Spelling:
 
     @cached_property
     def going_on(self) -> Tensor:
-        """Returns the tokens that can continue a word: those that begin with a letter or digit of a script with spaces,
-        with "_", or inside of a character."""
+        """Returns the tokens that can continue a word: their first character is a letter or digit of a script with
+        spaces, or "_", or their first byte is not the first one of a character."""
         firsts = [(of_token.decode("utf-8", "replace")[0], number) for of_token, number in self.ordered]
         letters = ((first, number) for first, number in firsts if first.isalnum() or first in "_\ufffd")
         return torch.tensor([number for first, number in letters if not is_unspaced(first)], dtype=torch.long)
 
     @cached_property
     def plain(self) -> list[tuple[bytes, int]]:
-        """Returns (`plain` of the token's bytes, token) for all tokens that spell a byte or more, sorted."""
+        """Returns, sorted, (what the function `plain` makes of the token's bytes, token) of all tokens with bytes."""
         return sorted((plain(of_token), number) for of_token, number in self.ordered)
 
     @cached_property
     def apart(self) -> list[int]:
-        """Returns the tokens whose first byte is of no letter or digit: before them a word ends."""
+        """Returns the tokens that end a word before them: their first byte is of no letter or digit."""
         return [number for of_token, number in self.plain if not _goes_on(of_token[0])]
 
     @cached_property
@@ -106,7 +106,7 @@ class Spelling:
         return b"\0".join(of_token for of_token, _ in self.plain)
 
     def beginning_with(self, beginnings: Iterable[bytes], inside: bytes) -> list[tuple[bytes, int]]:
-        """Returns the entries of `plain` whose bytes begin with one of `beginnings`, or contain `inside`."""
+        """Returns the entries of the property `plain` whose bytes begin with one of `beginnings`, or hold `inside`."""
         found = [each for each in self.plain if inside in each[0]] if inside in self._joined else []
         return found + [each for beginning in beginnings for each in _beginning_with(self.plain, beginning)]
 
@@ -164,7 +164,7 @@ class Spelling:
         shown = " ".join(processing.apply(text).split())
         ids = self.ids(shown)
         if ids and not self.spelt(ids).startswith(b" ") and self.spelt(self.ids(f" {shown}")).startswith(b" "):
-            ids = self.ids(f" {shown}")  # for tokenizers that put no space before the first word
+            ids = self.ids(f" {shown}")  # this tokenizer puts no space before the first word of a text
         if not ids or self.tokenizer.unk_token_id in ids:
             return []
         ways, first = [ids], self.bytes[ids[0]]
@@ -230,7 +230,7 @@ class Terms:
         }
 
     def forbidden(self, text: str) -> list[str]:
-        """Returns what the translation of a text must not have, for the terms in it."""
+        """Returns the words and phrases that the glossary forbids in the translation of a text, by the terms in it."""
         return [bad for term in self.found(text) for bad in self.bad[term]]
 
     def found(self, text: str) -> list[str]:
@@ -277,7 +277,7 @@ class RowRule(LogitsProcessor):
         self.start: int | None = None  # length of a row before its translation begins
 
     def begin(self, input_ids: Tensor) -> int:
-        """Returns the length of a row before its translation begins; at the first call repeats `rows` for each beam.
+        """Returns how many ids a row has before its translation; the first call repeats each demand for all its beams.
 
         input_ids: (rows, length).
         """
@@ -329,7 +329,7 @@ class PrefixProcessor(RowRule):
 
 
 class NextWords(RowRule):
-    """Logits processor, applied after `PrefixProcessor`, by which a beam search finds next words, not translations.
+    """Logits processor, applied after `PrefixProcessor`, with which a beam search finds the likeliest next words.
 
     All tokens that end a word (those that begin with white space, in a script without spaces all tokens, and end
     tokens) are merged into one end token with the sum of their probabilities. So each hypothesis is one word. The sum
@@ -347,7 +347,7 @@ class NextWords(RowRule):
         self.silent |= True
         for spelt, token in self.spelling.ordered:
             self.spaced[token], self.silent[token] = spelt[:1].isspace(), False
-            self.whole[token] = not 0x80 <= spelt[0] < 0xC0  # its first byte begins a character
+            self.whole[token] = not 0x80 <= spelt[0] < 0xC0  # the token's first byte begins a character
         self.spaced[self.ends] = self.whole[self.ends] = True
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -367,7 +367,7 @@ class NextWords(RowRule):
                 new[row] = scores[row]  # ln P among all tokens, not only among those that the prefix allows
             word = self.word(asked, spelt)
             closing = self.whole if word and is_unspaced(word) else self.spaced
-            ends = word is not None or (not spelt and asked.rest.isspace())  # a translation may end with the prefix
+            ends = word is not None or (not spelt and asked.rest.isspace())  # the prefix may be the whole translation
             end = new[row, closing if word else self.ends].logsumexp(0) if ends else -torch.inf
             new[row].masked_fill_(closing if word or spelt else self.silent, -torch.inf)
             new[row].masked_fill_(self.silent, -torch.inf)[self.ends[0]] = end
@@ -430,7 +430,7 @@ class ForbiddenPhrases(RowRule):
 
 
 class WholePart(NamedTuple):
-    """A kept part of the source as bytes, and how often a translation must have it, inside of other kept parts too.
+    """A kept part of the source as bytes, and how often a translation must have it, alone or in another kept part.
 
     `there` finds the part; `end` finds it at the end of a text, also with a sign (as "." or "-") after it that could
     join it to further characters.
@@ -453,8 +453,8 @@ class WholePart(NamedTuple):
 
 
 class WholeParts(ForbiddenPhrases):
-    """Logits processor that forbids letters and digits right after a kept part, and a part's repetition more often than
-    in the source."""
+    """Logits processor that forbids letters and digits right after a kept part, and a kept part more often than the
+    source has it."""
 
     def __init__(
         self, spelling: Spelling, parts: Sequence[Mapping[str, int]], ends: Iterable[int], forced: int, longest: int
@@ -502,7 +502,7 @@ class Pattern(NamedTuple):
             if not self.as_word and state == len(self.text):
                 return None
             if self.text.startswith(b" ") and not state and not goes_on:
-                state = 1  # any byte that is of no letter counts as the space before the phrase
+                state = 1  # a byte of no letter or digit counts as the space before a phrase
         return state
 
 

@@ -126,7 +126,8 @@ class Linked:
             ours = {name for name, *_ in parts_of(self.translated[number].text)}
             if self.aligned and len(set(reads)) == 1 and not ours & wanted:
                 places.setdefault(reads[0], []).append(number)
-        new: list[list[tuple[str, list[int], int | None]]] = [[]]  # new[0]: insertions before the first word
+        # new[0]: insertions before the first word; new[i + 1]: word i or what replaces it, then insertions after it.
+        new: list[list[tuple[str, list[int], int | None]]] = [[]]
         new += [[(word.text, reads, i)] for i, (word, reads) in enumerate(zip(self.translated, self.sources))]
         behind = 0
         for number, word in enumerate(self.words):
@@ -143,7 +144,7 @@ class Linked:
                     new[place + 1] = []
                 new[replaced[0] + 1] = [(text, [number], None)]
             elif found:
-                if behind == len(self.translated) and new[behind]:  # before the full stop
+                if behind == len(self.translated) and new[behind]:  # at the end: insert before a full stop
                     last, reads, was = new[behind].pop()
                     end = _CLOSING.search(last[-8:])[0]  # type: ignore[index]
                     new[behind].append((last.removesuffix(end) or last, reads, was))

@@ -64,7 +64,8 @@ class TextConstraints:
         self.target, self.processing = parts.target, parts.target_processing
         self.keep = Kept(options.keep) if options.keep else None
         known = getattr(parts.model.generation_config, "placeholders", None) or {}
-        self.placeholders = {pattern: token for token, pattern in known.items()}  # those the model was trained with
+        # {pattern of kept parts: the token that stood for such parts in the model's training data}
+        self.placeholders = {pattern: token for token, pattern in known.items()}
         self.put_back: list[int] = []  # numbers of lines with a part that was inserted after the search
         self.unmet: list[tuple[int, str]] = []  # (number of a line, term or phrase that its translation lacks)
 
@@ -79,7 +80,7 @@ class TextConstraints:
         options = self.options
         if not options.terms:
             return None
-        assert isinstance(options.terms, dict)  # DecodingOptions has read the file
+        assert isinstance(options.terms, dict)  # DecodingOptions has read a file into a dict
         return Terms(options.terms, options.terms_ignore_case, self.spelling, self.processing)
 
     def of_line(self, name: str, line: int) -> Any:
@@ -92,7 +93,7 @@ class TextConstraints:
         return given[number] or ""
 
     def check_pieces(self, line: int, pieces: int) -> None:
-        """Raises UserError where a line has several pieces and an option that does not tell which piece it is for."""
+        """Raises UserError where a line has several pieces and an option is for one of them, but does not name it."""
         if pieces < 2:
             return
         if self.of_line("force_phrases", line):
@@ -109,7 +110,7 @@ class TextConstraints:
                 "or parts are translated one by one: give what the first one's translation begins with."
             )
 
-    # Parts of the source that are kept
+    # Kept parts of the source
 
     def with_kept(self, inputs: list[EncodedPiece]) -> list[EncodedPiece]:
         """Returns the pieces with their kept parts, which are replaced by the model's placeholders if it has any."""
@@ -122,7 +123,8 @@ class TextConstraints:
             kept = [part for part in parts if not any(re.search(as_word(text), part.text) for text in bad)]
             if len(kept) < len(parts):
                 logger.warning("line %d: a part is not kept, for it has a phrase that must not be there", piece.line)
-            if not any(self.of_line(name, piece.line) for name in OF_TEXTS):  # an option may name the part's own text
+            # An option of this line may name the text of a part: then no placeholder replaces the text.
+            if not any(self.of_line(name, piece.line) for name in OF_TEXTS):
                 kept = [part._replace(token=self._token_of(part, piece.text)) for part in kept]
             ids = piece.ids
             if (text := replaced(piece.text, kept)) != piece.text:
@@ -173,7 +175,7 @@ class TextConstraints:
             new = replace(new, text=linked.target, alignment=linked.links, word_confidences=sure)
         return new if self.options.alignments else replace(new, alignment=None)
 
-    # What a translation must have
+    # Demands on a translation
 
     def demands(self, piece: EncodedPiece) -> list[Demand]:
         """Returns what the translation of a piece must have: terms, phrases, and kept parts that can be spelt."""
@@ -200,7 +202,7 @@ class TextConstraints:
         """Decodes tokens to text and undoes the text processing, as for a finished translation."""
         return self.processing.undo(self.spelling.spelt(ids).decode(errors="replace").strip())
 
-    # Rules of a search
+    # Logits processors and constraints of a search
 
     def rules(self, inputs: Sequence[EncodedPiece], demands: Sequence[Sequence[Demand]] | None) -> list[Any]:
         """Returns the logits processors and constraints of a batch's search; demands: of each piece, None: search
@@ -214,8 +216,9 @@ class TextConstraints:
         return rules
 
     def beginning(self, piece: EncodedPiece) -> Asked:
-        """Returns how the translation of a piece must begin: with its `begins`, else with the line's target_prefix; a
-        prefix that is a string is for the first piece, a tuple has one for each piece."""
+        """Returns the beginning that a piece's translation must have: the piece's `begins`, else the line's
+        target_prefix (a string is for the first piece, a tuple has an entry for each piece). Raises: UserError for a
+        target_prefix that is as long as the longest translation."""
         where, given = f"target_prefix of line {piece.line}", self.of_line("target_prefix", piece.line)
         of_pieces = [given] if isinstance(given, str) else given
         text = of_pieces[piece.number] if piece.number < len(of_pieces) else ""
@@ -233,7 +236,7 @@ class TextConstraints:
         return [PrefixProcessor(self.spelling, asked, self.skipped, ends)] if any(map(any, asked)) else []
 
     def forbidden(self, inputs: Sequence[EncodedPiece]) -> list[ForbiddenPhrases]:
-        """Returns a list of the logits processor that forbids the bad phrases; empty without any.
+        """Returns the logits processor that forbids the bad phrases, in a list; an empty list if there are none.
 
         Raises: UserError where a phrase that a line's translation must have holds a bad phrase.
         """

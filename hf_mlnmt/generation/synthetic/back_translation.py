@@ -67,6 +67,7 @@ class Settings(Section):
     references: files, one for each of the first texts, of human translations of its lines: of all beams the one that
         is nearest to the human translation by chrF is kept (Kim and Rush 2016, section 3.3: interpolated).
     reverse: a model of the other direction, whose scores decide which pairs are "unlikely".
+    Raises: UserError for a value that is not allowed.
     """
 
     limit: int | None = None
@@ -266,7 +267,7 @@ class _Job:
     settings: Settings
     forward: bool
     watcher: Watcher
-    languages: tuple[str, str] | None  # codes of outputs and of texts; None: unknown
+    languages: tuple[str, str] | None  # language codes of outputs and of texts; None: unknown
     reverse: Any = None
 
     def run(self) -> Manifest:
@@ -322,7 +323,7 @@ class _Job:
 
         names = ["max_new_tokens", "batch_tokens"]
         if "language" not in (settings.drop or ()) or is_told(self.pipeline.model, self.pipeline.parts.source):
-            names += ["source_language", "target_language"]  # else the codes serve language detection alone
+            names += ["source_language", "target_language"]  # else only language detection needs the codes
         decoding = replace(self.method.decoding(), **{name: getattr(settings, name) for name in names})
         if references:
             decoding = replace(decoding, num_return_sequences=self.method.beams)
@@ -351,7 +352,8 @@ class _Job:
         return set(worst[: round(UNLIKELY * len(lines))])
 
     def _remember_pairs(self) -> None:
-        sides = ("source", "target") if self.forward else ("target", "source")  # the text's side first
+        # The side of the given text, then that of the outputs.
+        sides = ("source", "target") if self.forward else ("target", "source")
         with ExitStack() as stack:
             parts = [self.journal.part(side).open(encoding="utf-8", newline="\n") for side in sides]
             for line, output in zip(*map(stack.enter_context, parts)):

@@ -30,7 +30,7 @@ from hf_mlnmt.data.words import is_unspaced, spoken, words
 from hf_mlnmt.generation.translating.detection import is_of_another
 from hf_mlnmt.generation.translating.options import LARGEST_SEED, DecodingOptions
 
-# Which options a method knows, beside `name`.
+# {method: its options beside `name`}
 _KNOWN: dict[str, tuple[str, ...]] = {
     "beam": ("beams", "length_penalty"),
     "greedy": (),
@@ -43,7 +43,7 @@ METHODS = tuple(_KNOWN)
 _DEFAULTS: dict[str, Any] = {"beams": 5, "temperature": 1.0, "top_k": 10, "seed": 1}
 _DEFAULTS |= {"drop": 0.1, "replace": 0.1, "swap": 3, "filler": "_"}
 _RANGES = {"beams": Range(1), "top_k": Range(1), "seed": Range(0, LARGEST_SEED), "swap": Range(0)}
-_RANGES |= dict.fromkeys(("drop", "replace"), Range(0, 1, below=True))  # probabilities
+_RANGES |= dict.fromkeys(("drop", "replace"), Range(0, 1, below=True))  # probabilities below 1
 _NOISE = 5  # a constant in the generator's seed: the noise has other random numbers than the search's draws
 
 
@@ -120,7 +120,7 @@ REASONS = {
     "language": "it is sooner in the text's language than in the one that is asked for (py3langid)",
     "unlikely": "of its window it is among the twentieth from which a reverse model finds the text the least likely",
 }
-UNLIKELY = 0.05  # of a window
+UNLIKELY = 0.05  # share of a window's lines
 USUAL = ("empty", "long", "repeated", "copied")
 # Pairs with these two faults are always dropped.
 NO_TEXT, UNREADABLE = "empty or unreadable line of the text", "control characters in the output"

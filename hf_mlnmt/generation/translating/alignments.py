@@ -59,7 +59,7 @@ def word_weights(weights: Tensor, source_words: Words, target_words: Words) -> T
 def _membership(words: Words) -> Tensor:
     """Returns a matrix (subwords, words), float64: 1 where the subword is part of the word, else 0."""
     count = 1 + max((word for word in words if word is not None), default=-1)
-    rows = [count if word is None else word for word in words]  # row `count` is all zeros
+    rows = [count if word is None else word for word in words]  # row `count`, for subwords of no word, is all zeros
     return torch.eye(count + 1, count, dtype=torch.float64)[rows]
 
 
@@ -124,7 +124,7 @@ class SourceAttention:
         layer, head = self._place(len(layers), layers[0].shape[-3])
         weights = layers[layer - 1]
         weights = weights.mean(-3) if head == 0 else weights[..., head - 1, :, :]
-        weights = weights.mean(1) if weights.dim() == 4 else weights  # over the encoder layers that are read
+        weights = weights.mean(1) if weights.dim() == 4 else weights  # the mean over the encoder layers attended to
         if not hasattr(self.model.config, "bridge_heads"):
             return weights
         return weights @ self.model.get_encoder()(input_ids, attention_mask).bridge_attentions
@@ -155,7 +155,7 @@ def words_of_source(tokenizer: Any, ids: Sequence[int], prefix: str, processed: 
     whole = prefix + processed
     if tokenizer.is_fast:
         if type(tokenizer) is PreTrainedTokenizerFast:
-            tokenizer.backend_tokenizer.encode_special_tokens = True  # as when the text was encoded
+            tokenizer.backend_tokenizer.encode_special_tokens = True  # the model's input was cut with this setting
         encoded = tokenizer(whole, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False)
         spans, special = encoded["offset_mapping"], encoded["special_tokens_mask"]
         tokens = encoded["input_ids"]

@@ -72,7 +72,7 @@ def pad(
 
 
 def arguments_of_texts(arguments: dict[str, Any], numbers: Sequence[int], draws: int = 1) -> dict[str, Any]:
-    """Returns the arguments of generate() for some texts, given by their numbers from 0, of those for all texts.
+    """Returns generate()'s arguments for the texts with these numbers (from 0), cut from its arguments for all texts.
 
     An argument with a row for each text (`rows_by_text`) is cut to the rows of these texts, in their order;
     `prefix_allowed_tokens_fn` is called with the number of the text instead of the row's. `draws`: how many rows
@@ -114,7 +114,7 @@ class Generated(NamedTuple):
 
 
 def runs_alone(model: Any) -> bool:
-    """Returns whether the model's device computes asynchronously (a GPU), and prefers steps of few sizes."""
+    """Returns whether the model's device computes asynchronously (a GPU), and is faster if batches have few sizes."""
     return model.device.type != "cpu"
 
 
@@ -128,14 +128,15 @@ def generate(
     """
     model, count = parts.model, arguments["num_return_sequences"]
     pad_id, number = parts.source.pad_token_id, len(sequences)
-    asking = arguments.get("logits_processor") or arguments.get("prefix_allowed_tokens_fn")  # called with row numbers
+    # A logits processor or a function of allowed tokens may have a rule for each row: no rows are added then.
+    asking = arguments.get("logits_processor") or arguments.get("prefix_allowed_tokens_fn")
     if runs_alone(model) and not asking and not rows_by_text(arguments):
-        more = (1 << (number - 1).bit_length()) - number  # fill up to 2^k rows: few sizes of batches
+        more = (1 << (number - 1).bit_length()) - number  # rows to add, up to 2^k, so that batches have few sizes
         sequences = [*sequences, *[sequences[-1]] * more]
     input_ids, mask = pad(sequences, 0 if pad_id is None else pad_id, model.device)
     output = model.generate(input_ids=input_ids, attention_mask=mask, **arguments)
     output = getattr(output, "sequences", output)[: number * count]
-    there = output.cpu()  # the only wait for a GPU if not `scored`
+    there = output.cpu()  # waits for a GPU; if not `scored`, for the only time
     lengths = generated_lengths(there, model.generation_config.eos_token_id)
     logs: Any = there.new_zeros(len(there), 0, dtype=torch.float32)
     if scored:
@@ -162,7 +163,7 @@ def first_tokens(model: Any, arguments: dict[str, Any], sentences: int) -> list[
 def token_logs_of(
     parts: Parts, sequences: Sequence[Sequence[int]], rows: Sequence[Generated], arguments: dict[str, Any], skipped: int
 ) -> Tensor:
-    """Computes ln P (rows, T) of the tokens of given translations, rows[i] of sequences[i]; arguments: generate()'s."""
+    """Computes ln P (rows, T) of tokens of translations: rows[i] is one of sequences[i]. arguments: generate()'s."""
     pad_id, device = parts.source.pad_token_id or 0, parts.model.device
     firsts = first_tokens(parts.model, arguments, len(rows))
     targets, _ = pad([[first, *row.ids] for first, row in zip(firsts, rows, strict=True)], pad_id, device)
@@ -274,7 +275,7 @@ def log_probabilities(
             **options,
         ).logits.float()
         logs = logits.gather(2, targets[:, :, None])[:, :, 0]
-        if not getattr(model, "logits_are_scores", False):  # only models of this package have it
+        if not getattr(model, "logits_are_scores", False):  # normalise the logits of other models
             logs = logs - logits.logsumexp(dim=2)
         positions = torch.arange(targets.shape[1], device=targets.device)
         counted = (positions < lengths[part, None]) & (positions >= int(forced_first))

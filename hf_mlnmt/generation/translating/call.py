@@ -53,14 +53,14 @@ class TranslationCall(BatchSearch):
         self.empty = Hypothesis("", 0.0, 0.0, 0, alignment=() if options.alignments else None)
         self.codes = tuple(code_tokens(self.parts.source))
         self.watch = Watch(self) if options.is_watched else None
-        self.doubtful: list[tuple[int, tuple[str, ...]]] = []  # numbers of lines, and warnings
+        self.doubtful: list[tuple[int, tuple[str, ...]]] = []  # (number of a line, its translation's warnings)
         self.unfinished = 0
         self.typed_codes: list[int] = []  # numbers of lines that begin with a language code, for a warning
         self.of_several: list[int] = []  # numbers of lines of several sentences, for a warning
 
     @cached_property
     def languages(self) -> tuple[str | None, str | None]:
-        """Returns source and target as far as they are told, or model or tokenizer say them."""
+        """Returns source and target code: as the options tell, else as model folder or tokenizer say; None: unknown."""
         of_tokenizer = [getattr(self.parts.source, f"{side}_lang", None) for side in ("source", "target")]
         said = (direction_of(self.name) if self.name else None) or of_tokenizer
         return self.options.told[0] or said[0], self.options.told[1] or said[1]
@@ -148,7 +148,8 @@ class TranslationCall(BatchSearch):
                 self.typed_codes.append(line)
             self.constraints.check_pieces(line, len(of_text))
             own = written[line - first_line] or [None] * (1 + len(of_text))
-            numbers = accumulate(("\n" in piece.space for piece in of_text[:-1]), initial=0)  # of the pieces' lines
+            # For each piece the number, from 0, of the line of its text in which it stands.
+            numbers = accumulate(("\n" in piece.space for piece in of_text[:-1]), initial=0)
             hows = [own[number] for number, _ in zip(numbers, of_text)]
             inputs = [next(encoded)._replace(pieces=len(of_text), written=how) for how in hows]
             # No search for a piece that has no token of its own (stray control characters) or no visible character.
@@ -179,7 +180,7 @@ class TranslationCall(BatchSearch):
     def search(self, inputs: Sequence[EncodedPiece], between: Any = None, beside: Any = None) -> Pending:
         """Searches a batch of pieces, and once more those whose translation is probably wrong (watching.py)."""
         found = super().search(inputs, between, beside)
-        # Where a memory knows some pieces, the others come here once more by themselves.
+        # Where a memory knows some pieces, this method is called once more with the others alone, and watches those.
         if self.watch is None or any(piece.known is not None for piece in inputs):
             return found
         return Pending(partial(self.watch, inputs, found.result, between))
@@ -206,7 +207,7 @@ class TranslationCall(BatchSearch):
         return [replace(hypothesis, origin=text.origin, match=text.match) for hypothesis in whole]
 
     def whole(self, text: CutText, ranks: list[list[Hypothesis]]) -> list[Hypothesis]:
-        """Returns a text's n-best list from those of its pieces."""
+        """Returns a text's n-best list, hypothesis i joined from hypotheses i of its pieces; sorted by score."""
         whole = []
         for ranked in zip(*ranks, strict=True):
             joined_text = join([hypothesis.text for hypothesis in ranked], text.pieces)
@@ -300,7 +301,8 @@ def _joined_alignment(ranked: Sequence[Hypothesis], pieces: Sequence[TextPiece])
     texts, before, found = [best.text for best in ranked], "", list[tuple[int, int]]()
     for number, (best, piece) in enumerate(zip(ranked, pieces, strict=True)):
         target = join([*texts[:number], ""], pieces[: number + 1])
-        first, second = (len(f"{text}x".split()) - 1 for text in (before, target))  # of the next character's word
+        # The numbers of the words with which the piece's source and translation begin.
+        first, second = (len(f"{text}x".split()) - 1 for text in (before, target))
         found += [(i + first, j + second) for i, j in best.alignment or ()]
         before += piece.text + piece.space
     return tuple(sorted(found))

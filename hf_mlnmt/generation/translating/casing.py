@@ -18,12 +18,12 @@ from hf_mlnmt.data.placeholders import kept
 from hf_mlnmt.data.words import without_invisible
 from hf_mlnmt.generation.translating.segments import split_sentences
 
-MORE = {"upper": 1.5, "title": 1.1}  # pieces of the line as it is, over those in sentence case
-_LARGE_NOUNS = ("de", "lb")  # languages in which half of a sentence may be large, and nobody writes Title Case
-_SHORT = 4  # letters of words that Title Case may leave small
+MORE = {"upper": 1.5, "title": 1.1}  # least ratio of subwords: line as it is / line in sentence case
+_LARGE_NOUNS = ("de", "lb")  # languages that write nouns with a capital, and have no Title Case
+_SHORT = 4  # words of up to so many letters may be in small letters in Title Case
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
-_ADDRESS = re.compile(r"(?:\w+://|www\.)[!-~]*[\w/]", re.IGNORECASE)  # also in capitals
-Pieces = Callable[[list[str]], list[int]]  # counts of texts' subwords
+_ADDRESS = re.compile(r"(?:\w+://|www\.)[!-~]*[\w/]", re.IGNORECASE)  # matches addresses in capitals too
+Pieces = Callable[[list[str]], list[int]]  # returns the number of subwords of each text
 
 
 class Written(NamedTuple):
@@ -33,7 +33,7 @@ class Written(NamedTuple):
     parts: tuple[str, ...] = ()
 
     def put_back(self, text: str, language: str | None) -> str:
-        """Writes a translation as the line was, of Title Case with the first letter of each word large."""
+        """Writes a translation, but for `parts`, in capitals or Title Case (first letters large) as the line was."""
         pieces = re.split(f"({'|'.join(map(re.escape, self.parts))})", text) if self.parts else [text]
         change = upper if self.how == "upper" else title
         pieces[::2] = [change(piece, language) for piece in pieces[::2]]
@@ -41,13 +41,13 @@ class Written(NamedTuple):
 
 
 def may_be(text: str) -> bool:
-    """Returns whether a line of a text has the letters of one in CAPITALS or Title Case; its subwords are not asked."""
+    """Returns whether a line of a text is, by its letters alone, in CAPITALS or Title Case; counts no subwords."""
     return any(_has_large(line) and _how_written(_bare(line, _places(line))) for line in text.split("\n"))
 
 
 def _has_large(line: str) -> bool:
     words = line.split()
-    return 3 * sum(word[0].isupper() for word in words) > len(words)  # as few lines: the rest takes ten times as long
+    return 3 * sum(word[0].isupper() for word in words) > len(words)  # few lines pass, which alone get the slow checks
 
 
 def _places(line: str) -> list[tuple[int, int]]:
@@ -80,7 +80,7 @@ def _how_written(line: str) -> Literal["upper", "title"] | None:
     """Tells how a line was written by its letters alone."""
     capitals = line.isupper()
     if not capitals and any(len(word) > _SHORT and word[0].islower() for word in line.split()):
-        return None  # as most lines
+        return None  # as for most lines of running text
     words = [word for word in _WORD.findall(line) if word.lower() != word.upper()]
     cased = sum(map(len, words))
     if not words or 2 * cased <= sum(map(str.isalpha, line)):

@@ -34,7 +34,7 @@ from hf_mlnmt.modeling.fusion import (
     start_token,
 )
 
-SHOWN = 3  # entries that differ, in a message
+SHOWN = 3  # how many differing entries an error names
 
 Given = str | Path | PreTrainedModel
 

@@ -137,11 +137,11 @@ class Calibration:
         return 1 / (1 + math.exp(min(700.0, -(a * least + b))))
 
 
-USABLE, HOPELESS = 60.0, 40.0  # chrF from which a document is usable, and below which it is best begun anew
+USABLE, HOPELESS = 60.0, 40.0  # chrF from which a document is usable; below which it is better translated anew
 
 
 class Quality:
-    """Projects the chrF of a document from its translations, which `add` is called with one by one.
+    """Projects the chrF of a document from the translations of its texts, each counted by a call of `add`.
 
     The confidences of the texts, each weighted by the characters of its translation, are averaged (equation 3 of
     choosing/confidence.py); a translation that a memory had counts as sure.
@@ -167,11 +167,11 @@ class Quality:
 
     @property
     def verdict(self) -> str:
-        """Returns what the projected chrF means for those who work on the document."""
+        """Returns by the projected chrF how good a document is: "usable", "needs work" or "start anew"."""
         return "usable" if self.chrf >= USABLE else "needs work" if self.chrf >= HOPELESS else "start anew"
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns all that is said of the document, with the thresholds, for JSON."""
+        """Returns, for JSON, the projected chrF, its deviation, the verdict, the number of texts and the thresholds."""
         found = {"projected_chrf": round(self.chrf, 1), "deviation": self.calibration.document[2]}
         return found | {"verdict": self.verdict, "texts": self.texts, "usable_from": USABLE, "anew_below": HOPELESS}
 

@@ -34,7 +34,7 @@ class Journal:
     def __init__(self, folder: Path, files: Mapping[str, Path], about: Mapping[str, Any], form: Form) -> None:
         self.folder, self.files, self.about, self.form = folder, files, about, form
         self._open: dict[str, BinaryIO] = {}
-        self._hashes = {side: hashlib.sha256() for side in files}  # of all bytes written to each file
+        self._hashes = {side: hashlib.sha256() for side in files}  # SHA-256 of all bytes written to each file
         hashes = {side: each.hexdigest() for side, each in self._hashes.items()}
         self.progress: dict[str, Any] = {"lines": 0, "bytes": dict.fromkeys(files, 0), "sha256": hashes}
 
@@ -68,7 +68,7 @@ class Journal:
         for leftover in self.folder.glob(".*.part"):  # temporary files of a process killed as it wrote the state
             leftover.unlink()
         if state is None:
-            self._save()  # before the files, so that they never exist without a record of what they are made from
+            self._save()  # first, so that no file exists without a record of what it is made from
         else:
             self.progress = dict(state["progress"])
         for side, whole in self.files.items():

@@ -72,8 +72,8 @@ def file_groups(path: str | Path, size: int, form: Form = "lines") -> Iterator[l
 
 
 def pipe_groups(stream: Any = None) -> Iterator[list[str]]:
-    """Yields lists of the lines of standard input (or `stream`) as they arrive: one from a person, hundreds from a
-    program."""
+    """Yields lists of the lines of standard input (or `stream`) that have arrived: one line that a person typed, or
+    hundreds that a program wrote. Raises: UserError for closed standard input, or a line that is no valid text."""
     if stream is None and sys.stdin is None:
         raise UserError("standard input is closed: give the names of files, or text by a pipe.")
     source: Any = stream or sys.stdin.buffer
@@ -174,7 +174,7 @@ def opened(
         with only_one(folder, f"{output}: another process is writing it. Wait for that, or choose another name."):
             journal = Journal(folder, {"translations": target, **sides}, about or _NOTHING, _MADE_FROM)
             state = journal.kept()
-            if state and not state["about"]["text"]:  # made of a pipe, or by draws that depend on all earlier ones
+            if state and not state["about"]["text"]:  # made from a pipe or by random draws: cannot be resumed
                 state = None
             if state:
                 remedy = f"Delete that folder, or choose another name than {output}"
@@ -252,7 +252,7 @@ class Style:
         return json.dumps(record, ensure_ascii=False)
 
     def around(self) -> tuple[str, str]:
-        """Returns what stands before and behind all texts."""
+        """Returns the texts to write before and after all translations: head and end of TMX, else two empty ones."""
         if self.memory is None:
             return "", ""
         head = (
@@ -300,18 +300,18 @@ class TextFiles:
                 raise UserError(f"{file}: {given} lines for {texts} texts: give one for each text.")
 
     def made_from(self, model: Mapping[str, Any], style: Style, **others: Any) -> dict[str, Any] | None:
-        """Returns what the output is made from, which `opened` compares; None if a stopped output cannot be resumed.
+        """Returns the record of model, texts and settings that `opened` compares before it resumes a stopped output;
+        None if that cannot be resumed.
 
         model: the model's identity (common/made_from.py). others: further settings that decide the translations.
         """
         if self.texts is None or self.decoding.depends_on_all_before:
             return None
         settings = {field.name: getattr(self.decoding, field.name) for field in fields(self.decoding)}
-        if names := settings.pop("memory"):  # what they hold, and what was added
+        if names := settings.pop("memory"):  # names are replaced by hashes of the memories and added entries
             patterns = [(Path(name).parent, escape(Path(name).name)) for name in names]
             settings["memories"] = [sha256_of_files(place, [own, f"{own}.*.added"]) for place, own in patterns]
         settings |= {"window": self.window, **asdict(style), **others}
-        settings = {name: value for name, value in settings.items() if name != "memory" or value}
         settings = {
             name: digest(value) if isinstance(value, Mapping | list) and value else value
             for name, value in settings.items()
@@ -336,7 +336,7 @@ class TextFiles:
         from hf_mlnmt.generation.translating.call import TranslationCall
 
         call, count, (head, end) = TranslationCall(pipeline, self.decoding), done, style.around()
-        plain = not self.decoding.num_return_sequences and not style.scores  # no n-best list: the translation alone
+        plain = not self.decoding.num_return_sequences and not style.scores  # write translations alone, no n-best lists
         groups = call.translate_groups(self.groups, update, done, self.texts is not None)
         for line, group, results in groups:
             count += len(group)

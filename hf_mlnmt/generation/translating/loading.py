@@ -43,7 +43,7 @@ from hf_mlnmt.search.t5 import let_search
 logger = logging.getLogger(__name__)
 
 _LONGEST = 1_000_000
-_OF_THE_HUB = {"revision", "token", "cache_dir", "local_files_only"}  # options of the download alone
+_OF_THE_HUB = {"revision", "token", "cache_dir", "local_files_only"}  # options that only a download uses
 
 
 class Parts(NamedTuple):
@@ -275,7 +275,7 @@ def parts_in_int8(parts: Parts) -> Parts:
 
 
 def choose_device(device: str | None) -> torch.device:
-    """Returns the device of that name; None: a GPU if there is one, else the CPU. UserError for an unknown device."""
+    """Returns the device of a name (None: a GPU if any, else the CPU). Raises: UserError if unknown or not usable."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "mps" if torch.mps.is_available() else "cpu")
     try:

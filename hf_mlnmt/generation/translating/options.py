@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 LengthNormalization = Literal["generate", "length", "length+1", "gnmt"]
 LENGTH_NORMALIZATIONS: tuple[str, ...] = get_args(LengthNormalization)
-LARGEST_EXPONENT = 10.0  # float32 holds L^10 of 5,000 tokens
+LARGEST_EXPONENT = 10.0  # of a length penalty: float32 holds 5,000 tokens to the power of 10
 LARGEST_SEED = 2**64 - 1
-OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases")  # options that may be a list, one for each text
+OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases")  # options that may be lists, an entry for each text
 CONSTRAINTS = ("terms", "force_phrases", "keep")  # options that demand something of a translation
 ONE_BY_ONE = ("do_sample", "mbr", "rerank", "num_return_sequences")  # options that cannot go with `alternatives`
-UTILITIES = ("chrf", "chrf-pairwise", "bleu")  # of minimum_risk.py, beside models, commands and functions
+UTILITIES = ("chrf", "chrf-pairwise", "bleu")  # names of utilities (minimum_risk.py)
 SAMPLERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma")
 CONTROL = re.compile(r"[\0-\x08\x0e-\x1f\x7f]")  # control characters, refused in all texts
 REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
@@ -51,7 +51,7 @@ OF_RERANKERS = (  # decoding options that a reranker's file may set
     *("num_beams", "do_sample", *SAMPLERS, "length_penalty", "length_normalization", "early_stopping"),
     *("alpha", "beta"),
 )
-# Features of a reranker (reranking.py) without an argument; FEATURES_OF: with a model or a command, KIND=...
+# Names of features of a reranker (reranking.py); those in FEATURES_OF are written KIND=MODEL or command=COMMAND.
 FEATURES_OF_FUSED = ("translation-models", "language-models")
 FEATURES = ("model", "score", "length", "coverage", *FEATURES_OF_FUSED)
 FEATURES_OF = ("translation", "reverse", "language-model", "command")
@@ -66,7 +66,7 @@ WHOLE = ("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_l
 # Ranges of the numbers of a search, in DecodingOptions as in generation configs.
 NUMBERS = {
     **dict.fromkeys(WHOLE, Range(0)),
-    "length_penalty": Range(-math.inf),  # see LengthPenalty
+    "length_penalty": Range(-math.inf),  # the class LengthPenalty checks the bounds
     "temperature": Range(1e-30, more=" (above 0: float32 holds logits divided by it)"),
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), Range(0.01, 100)),
     **dict.fromkeys(("top_p", "typical_p"), Range(0, 1, above=True)),
@@ -74,8 +74,8 @@ NUMBERS = {
     "min_p": Range(0, 1),
     "top_n_sigma": Range(0, above=True),
     **dict.fromkeys(("alpha", "beta", "diversity_penalty", "memory_weight"), Range(0)),
-    "length_ratio": Range(0.01, 100),  # of generation configs alone (watching.py)
-    "guidance_scale": Range(1, 1),  # other values need a model without a source
+    "length_ratio": Range(0.01, 100),  # a key of generation configs, no decoding option (watching.py)
+    "guidance_scale": Range(1, 1),  # other values are only for models without an encoder
 }
 
 
@@ -98,6 +98,7 @@ class LengthPenalty:
     class is no subclass of float: code that needs a number fails, and does not silently drop the formula.
 
     In JSON it becomes the plain exponent: save the formula too, as `length_normalization`.
+    Raises: UserError for an unknown formula, and for an exponent above 10 or below -10.
     """
 
     exponent: float
@@ -131,7 +132,7 @@ class LengthPenalty:
 
     __rpow__ = divisor
 
-    def __gt__(self, other: float) -> bool:  # for the search's `length_penalty > 0`
+    def __gt__(self, other: float) -> bool:  # beam search compares `length_penalty > 0`
         return self.exponent > other
 
     def __float__(self) -> float:
@@ -162,8 +163,8 @@ def option(help: str, *names: str, panel: str = SEARCH, default: Any = None, **m
 
 
 def checked_terms(terms: Any, languages: Sequence[str | None] = (None, None)) -> dict[str, Any]:
-    """Returns {source term: its translations} of a dict or a glossary's file, {"use": ..., "not": ...} where some must
-    not be there; languages: source and target, where the file has several. Raises: UserError for anything else."""
+    """Returns {source term: its translations} of a dict or a glossary's file, {"use": ..., "not": ...} where some are
+    forbidden; languages: source and target to read from a file with several. Raises: UserError for other values."""
     if isinstance(terms, str | Path):
         from hf_mlnmt.data.bilingual import read_terms
 
@@ -218,7 +219,10 @@ def check_feature(name: str, where: str) -> None:
 
 @dataclass(frozen=True)
 class DecodingOptions:
-    """Options of one translation call. None means: as the model's generation_config.json says."""
+    """Options of one translation call. None means: as the model's generation_config.json says.
+
+    Raises: UserError for a value that is not allowed, or options that exclude each other.
+    """
 
     source_language: str | None = option(
         "Code of the language to read, where the model needs one.", "--from", panel=LANGUAGES
@@ -282,7 +286,7 @@ class DecodingOptions:
         panel=OUTPUT,
         default=False,
     )
-    # If True, a call returns lists of Hypothesis, each with its confidence and its words' (confidence.py).
+    # If True, a call returns lists of Hypothesis, each with its confidence and those of its words (confidence.py).
     confidence: bool = option(
         "How sure the model is of each translation and word, 0 to 1, with --jsonl. The model must be calibrated.",
         panel=OUTPUT,
@@ -411,7 +415,7 @@ class DecodingOptions:
     )
     batch_tokens: int = option("Source tokens in a batch, padding included.", panel=SPEED, default=4096, min=1)
     progress: bool = option("Progress bar on stderr, where that is a terminal.", panel=OUTPUT, default=False)
-    generate: dict[str, Any] = field(default_factory=dict)  # anything else that generate() takes
+    generate: dict[str, Any] = field(default_factory=dict)  # further arguments of generate()
 
     def with_keywords(self, keywords: Mapping[str, Any]) -> DecodingOptions:
         """Returns a copy of these options with values replaced by `keywords`; those that name no field are added to
@@ -421,8 +425,8 @@ class DecodingOptions:
         return replace(self, **{**own, "generate": {**own.get("generate", self.generate), **rest}})
 
     def with_languages_of(self, model: str) -> DecodingOptions:
-        """Returns these options with the terms of a glossary of several languages: of those that the model in a folder
-        says. Raises: UserError where it says none."""
+        """Returns these options; `terms` that still name a glossary of several languages are read for the languages
+        that the folder `model` records. Raises: UserError where it records none."""
         if not isinstance(self.terms, str | Path):
             return self
         return replace(self, terms=checked_terms(self.terms, direction_of(model) or self.told))
@@ -443,7 +447,7 @@ class DecodingOptions:
         if self.terms is not None:
             from hf_mlnmt.data.bilingual import WhichLanguages
 
-            with suppress(WhichLanguages):  # the model may say them: `with_languages_of`
+            with suppress(WhichLanguages):  # `with_languages_of` reads the glossary later
                 object.__setattr__(self, "terms", checked_terms(self.terms, self.told))
         if self.keep is not None:
             object.__setattr__(self, "keep", checked_patterns(self.keep, "keep"))
@@ -559,8 +563,8 @@ class DecodingOptions:
 
     @property
     def is_watched(self) -> bool:
-        """Returns whether translations are watched (watching.py): not where several candidates, or beginnings, are
-        asked for, or generate() is told more."""
+        """Returns whether translations are watched (watching.py): with `watch`, without options that ask for several
+        candidates or a beginning, and without further arguments of generate()."""
         asked = self._first_given("do_sample", "mbr", "rerank", "alternatives", "target_prefix", "generate")
         return self.watch and not asked and (self.num_return_sequences or 1) == 1
 
@@ -572,7 +576,7 @@ class DecodingOptions:
     @property
     def samples(self) -> int | None:
         """Returns how many samples of a sentence mbr or rerank chooses among; None where it chooses among beams."""
-        if isinstance(self.rerank, Mapping) and self.do_sample:  # always a mapping after __post_init__
+        if isinstance(self.rerank, Mapping) and self.do_sample:  # __post_init__ replaced a file's name by its content
             return int(self.rerank.get("samples", 64))
         return self.mbr if (self.num_beams or 1) == 1 else None
 
@@ -582,8 +586,8 @@ class DecodingOptions:
         return bool(self.samples) or (self.do_sample and self.draws != "text")
 
     def beams(self, model: Any) -> int:
-        """Returns the beam size: num_beams, else 1 for sampling and mbr, else the model's own; where num_beams is not
-        given, or without_replacement, at least num_return_sequences."""
+        """Returns the beam size: num_beams, else 1 for sampling and mbr, else the model's own, at least
+        num_return_sequences. With without_replacement it is num_beams, at least num_return_sequences."""
         if self.without_replacement:
             return max(self.num_beams or 1, self.num_return_sequences or 1)
         if self.num_beams or self.do_sample or self.mbr:
@@ -598,7 +602,7 @@ class DecodingOptions:
         return LengthPenalty(1.0 if exponent is None else exponent, formula, int(forced_first(model, direction)))
 
     def generation_arguments(self, model: Any, direction: Direction) -> dict[str, Any]:
-        """Returns the keyword arguments for model.generate()."""
+        """Returns the keyword arguments for model.generate(). Raises: UserError for options that do not go together."""
         beams = self.beams(model)
         n = self.samples or self.mbr or (beams if self.rerank else None) or self.num_return_sequences or 1
         if (several := self.num_return_sequences or 1) > n:
@@ -620,7 +624,8 @@ class DecodingOptions:
         for name in SAMPLERS:
             if sampled and name != "top_n_sigma" and getattr(self, name) is not None:
                 arguments[name] = getattr(self, name)
-        if self.draws == "row" or (self.samples and hasattr(model, "logits_are_scores")):  # only our search has it
+        # Only this package's search can draw by row: candidates for mbr and rerank are drawn so where the model has it.
+        if self.draws == "row" or (self.samples and hasattr(model, "logits_are_scores")):
             arguments["draws"] = "row"
         if self.without_replacement:
             arguments["without_replacement"] = True
@@ -651,7 +656,10 @@ class DecodingOptions:
             yield "num_beam_groups: say diversity_penalty too, above 0 (0.5), or all groups find the same."
 
     def scales(self, model: Any) -> dict[str, float]:
-        """Returns alpha and beta of a fused model: as given, else as in its generation config; {} for other models."""
+        """Returns alpha and beta of a fused model: as given, else as in its generation config; {} for other models.
+
+        Raises: UserError where they are given for another model, or are out of their range.
+        """
         asked = {name: getattr(self, name) for name in ("alpha", "beta") if getattr(self, name) is not None}
         if not hasattr(model, "factors"):
             if asked:
@@ -689,7 +697,7 @@ class DecodingOptions:
 
 
 def of_texts(options: DecodingOptions) -> dict[str, Any]:
-    """Returns the options that may be a list, one for each text."""
+    """Returns the options named in OF_TEXTS, whose values may be lists with an entry for each text."""
     return {name: getattr(options, name) for name in OF_TEXTS}
 
 

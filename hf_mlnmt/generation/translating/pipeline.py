@@ -72,7 +72,7 @@ class TranslationPipeline:
             utility, language = options.utility or "chrf", options.target_language
             key, make = (utility, language), partial(MinimumRisk, utility, device, language)
         elif options.rerank:
-            source, target = direction_of(self.name) or (None, None)  # for models without language codes
+            source, target = direction_of(self.name) or (None, None)  # as recorded in the folder, if options tell none
             languages = options.source_language or source, options.target_language or target
             content: Any = options.rerank
             key, make = (digest(content), *languages), partial(Reranker, content, self.name, device, languages)
@@ -83,7 +83,7 @@ class TranslationPipeline:
         return self._choosers[key]
 
     def memory_of(self, options: DecodingOptions) -> TranslationMemory | None:
-        """Returns the memory of a call, opened once; None without one, or where it is of other languages."""
+        """Returns a call's memory, opened once; None without one, with `alternatives`, or for other languages."""
         given = options.memory or self.memory
         if given is None or options.alternatives:
             return None
@@ -143,6 +143,8 @@ class TranslationPipeline:
         `target_prefix`, `force_phrases`, `bad_phrases`, `source_language` and `target_language` may be lists with an
         entry for each text; texts of one language pair are translated together. Arguments of generate() with a row for
         each text (`decoder_input_ids`) have the rows in the texts' order.
+
+        Raises: UserError for texts or options that are not allowed, and for lists of another length than `texts`.
         """
         if isinstance(texts, str):
             return self([texts], decoding, **options)[0]

@@ -129,7 +129,10 @@ class Pending:
 
 
 class BatchSearch:
-    """Derives the settings of a translation call once, then searches batches of pieces: source ids to hypotheses."""
+    """Derives the settings of a translation call once, then searches batches of pieces: source ids to hypotheses.
+
+    Raises: UserError for options that the model does not allow, as `confidence` of a model that is not calibrated.
+    """
 
     def __init__(self, pipeline: TranslationPipeline, options: DecodingOptions, first_line: int = 1):
         options = options.with_languages_of(pipeline.name)
@@ -189,6 +192,7 @@ class BatchSearch:
         Args:
             between: called between steps of generate(); on a GPU, or for one sentence in C, once before all steps.
             beside: an executor of one thread that decodes the results, where decoding is all that is left to do.
+        Raises: UserError where memory does not suffice for one piece.
         """
         if any(piece.known is not None for piece in inputs):
             return self._with_known(inputs, between, beside)
@@ -281,7 +285,7 @@ class BatchSearch:
         rows = generate(self.parts, [piece.ids for piece in inputs], arguments, self.skipped, scored)
         for row, demands in zip(rows, asked or [], strict=asked is not None):
             met = [each for each in row if all(times_in(each.ids, demand.ids) >= demand.times for demand in demands)]
-            row[:] = met + met[-1:] * (len(row) - len(met))  # the last translation is repeated up to the number of all
+            row[:] = met + met[-1:] * (len(row) - len(met))  # repeats the last translation in place of those that fail
         return rows, arguments
 
     def _restored(
@@ -292,7 +296,7 @@ class BatchSearch:
         if unclear and not self.options.alignments:
             some, numbers = [inputs[i] for i in unclear], [inputs[i].line - self.first_line for i in unclear]
             arguments = arguments_of_texts(self.arguments, numbers)
-            with suppress(UserError):  # a model without such attention: `with_parts` then goes by relative positions
+            with suppress(UserError):  # without attention weights `with_parts` goes by relative positions
                 aligned = self._aligned(some, [rows[i] for i in unclear], [hypotheses[i] for i in unclear], arguments)
                 hypotheses = [*hypotheses]
                 for i, of_input in zip(unclear, aligned, strict=True):

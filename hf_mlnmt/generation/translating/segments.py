@@ -161,14 +161,14 @@ class EncodedPiece(NamedTuple):
     kept: tuple[KeptPart, ...] = ()
     pieces: int = 1  # the number of pieces that the text is cut into
     begins: Asked | None = None  # the beginning of the translation, used instead of a target_prefix
-    known: str | None = None  # the translation that a memory has, which is taken as it is
-    steering: Pieces = ()  # of similar texts' translations (memory/steering.py)
-    written: Written | None = None  # how a line was written that is searched in sentence case
+    known: str | None = None  # the translation from a memory, used without a search
+    steering: Pieces = ()  # n-grams of similar texts' translations, preferred in the search
+    written: Written | None = None  # original letter case of a line searched in sentence case
 
 
 class CutText(NamedTuple):
     """A text cut into pieces that are translated one by one; `inputs`: the pieces with visible text, encoded; `origin`
-    and `match`: what a memory had of it, None without a memory."""
+    and `match`: how much of its translation a memory has (`Hypothesis.origin`), and its unit; None without a memory."""
 
     line: int
     pieces: list[TextPiece]
@@ -183,7 +183,7 @@ class CutText(NamedTuple):
 
 class TextEncoder:
     """Encodes source texts of a translation direction: text processing, language codes or prefix, tokenization; cuts
-    texts that are longer than `limit` tokens."""
+    texts that are longer than `limit` tokens. Raises: UserError for a limit that leaves no token for text."""
 
     def __init__(
         self, tokenizers: Tokenizers, direction: Direction, prefix: str | None = None, limit: int | None = None

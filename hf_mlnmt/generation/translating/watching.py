@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from hf_mlnmt.generation.translating.alignments import Link
     from hf_mlnmt.generation.translating.call import TranslationCall
 
-RATIO = "length_ratio"  # key of a generation config: characters of translations by characters of their sources
-LONGEST_UNIT = 12  # words, or characters of a script without spaces, that a loop repeats at most
-LONG_WORD = 24  # characters beyond which loops are looked for inside of a word
-FEWEST_WORDS = 3  # of a source that can be told from a name: more than two words in small letters
+RATIO = "length_ratio"  # key of a generation config: characters of translations divided by those of sources
+LONGEST_UNIT = 12  # most words, or characters of a script without spaces, of an n-gram that a loop repeats
+LONG_WORD = 24  # words of more characters than this are searched for loops inside of them
+FEWEST_WORDS = 3  # a source with fewer words in small letters may be a name, which may be copied
 PART = 40  # tokens
 SMALL = 12  # a number up to this may be written as a word
-_SIGNS = re.compile(r"[\d_%{<$@:!]|\w\.\w")  # without one of these, nothing in a text is to be kept
+_SIGNS = re.compile(r"[\d_%{<$@:!]|\w\.\w")  # a text without a match holds no placeholder, address, code or number
 _IDEOGRAPHS = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 _SYLLABLES = re.compile(r"[\u3040-\u30ff\uac00-\ud7af]")
 _WORDS = re.compile(r"[^\W\d_]{2,}")
@@ -57,7 +57,7 @@ _WORDS = re.compile(r"[^\W\d_]{2,}")
 def warnings_of(
     source: str, hypothesis: Hypothesis, two_languages: bool = False, ratio: float | None = None
 ) -> tuple[str, ...]:
-    """Returns the names of what is probably wrong with a translation.
+    """Returns the names of the faults that a translation probably has, by the table above.
 
     two_languages: whether source and target language are known to differ. ratio: the model's own, if it is known.
     """
@@ -65,7 +65,7 @@ def warnings_of(
     if is_loop(source, text):
         found.append("loop")
     size, usual = size_of(text), size_of(source) * (ratio or 1.0)
-    far = (size - usual) / math.sqrt(usual or 1.0)  # in characters' standard deviations (Gale and Church 1993), nearly
+    far = (size - usual) / math.sqrt(usual or 1.0)  # about in standard deviations of lengths (Gale and Church 1993)
     if hypothesis.finished and (
         (far < (-2.8 if ratio else -3.4) and size < (0.58 if ratio else 0.52) * usual)
         or (size < 0.75 * usual and len(split_sentences(text)) < len(split_sentences(source)))
@@ -82,7 +82,7 @@ def warnings_of(
 
 
 def size_of(text: str) -> int:
-    """Counts the characters of a text; of Chinese, Japanese and Korean as many as an alphabet has for them."""
+    """Counts the characters of a text: an ideograph as 3, a kana or hangul as 2, for an alphabet needs so many."""
     if text.isascii():
         return len(text)
     return len(text) + 2 * len(_IDEOGRAPHS.findall(text)) + len(_SYLLABLES.findall(text))
@@ -106,7 +106,7 @@ def is_loop(source: str, text: str) -> bool:
 
 
 def repeats(parts: Sequence[str]) -> int:
-    """Returns how often in a row an n-gram of up to LONGEST_UNIT parts comes at most."""
+    """Returns the largest number of times that an n-gram of up to LONGEST_UNIT parts comes in a row."""
     best = 1
     for unit in range(1, min(LONGEST_UNIT, len(parts) // 2) + 1):
         run = 0
@@ -122,15 +122,15 @@ def _most_frequent(words: Sequence[str]) -> int:
 
 
 def is_unvisited(source: str, links: Sequence[Link]) -> bool:
-    """Returns whether a run of six source words or more, a quarter of all, is linked to no word of the translation."""
+    """Returns whether a run of source words, at least 6 and a quarter of all, is linked to no translated word."""
     visited, words = {i for i, _ in links}, len(source.split())
     ends = sorted({-1, *visited, words})
     return max(end - begin - 1 for begin, end in pairwise(ends)) >= max(6, words / 4)
 
 
 def is_copy(source: str, text: str) -> bool:
-    """Returns whether a translation has four fifths of its source's words in small letters, which are no names."""
-    if not source.isascii() and not any(map(str.islower, source)):  # a script without case
+    """Returns whether a translation repeats 4/5 of its source's words in small letters, or a source without case."""
+    if not source.isascii() and not any(map(str.islower, source)):  # taken as a script without case
         return len(source) > LONG_WORD / 2 and source.strip() in text
     there = set(_WORDS.findall(text))
     words = [word for word in _WORDS.findall(source) if word.islower()]
@@ -170,11 +170,11 @@ class Watch:
         return results
 
     def warnings(self, piece: EncodedPiece, hypothesis: Hypothesis) -> tuple[str, ...]:
-        """Returns the names of what is probably wrong with a piece's translation."""
+        """Returns the names of the faults that a piece's translation probably has."""
         return warnings_of(piece.source or piece.text, hypothesis, self.two_languages, self.ratio)
 
     def parts(self, piece: EncodedPiece, names: Sequence[str]) -> list[TextPiece]:
-        """Returns the parts of a piece to be searched one by one; none where constraints are of the whole."""
+        """Returns the parts of a piece that are searched one by one; [] where constraints hold for the whole piece."""
         if any(getattr(self.call.options, name) for name in (*CONSTRAINTS, "bad_phrases")):
             return []
         sentences = sentences_of(TextPiece(piece.text, ""))
@@ -186,7 +186,7 @@ class Watch:
         self, way: str, pieces: list[EncodedPiece], names: list[tuple[str, ...]], between: Any
     ) -> list[Hypothesis]:
         """Searches pieces in the way of a warning; returns the translation of each, none where that cannot be done."""
-        with suppress(ValueError):  # of a model or an option that does not go with the changed arguments
+        with suppress(ValueError):  # where the model or an option forbids the changed arguments
             if way != "parts":
                 return [best[0] for best in self._call(way).search(pieces, between).result()]
             cut = [self.parts(piece, of_piece) for piece, of_piece in zip(pieces, names, strict=True)]
