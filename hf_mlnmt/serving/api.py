@@ -110,6 +110,7 @@ class FileResponse(BaseModel):
     translatedFileUrl: str
     untranslated: int = Field(0, description="Messages that stay as they are (docs/documents.md).")
     doubtful: int = Field(0, description="Texts whose translation is probably wrong (docs/decoding.md).")
+    quality: dict[str, Any] = Field({}, description="Projected chrF and a verdict, from a model that is calibrated.")
 
 
 class Error(BaseModel):
@@ -420,7 +421,7 @@ async def translate_file(request: Request, api: Served) -> Response:
         ((best, *_),), _ = await api.documents(record, [content], suffix, given["source"], given["target"])
     token = api.downloads.add(f"{stem}_{given['target']}.{ending}", best)
     host = request.headers.get("host", "")
-    counts = {name: record.said[name] for name in ("untranslated", "doubtful") if name in record.said}
+    counts = {name: record.said[name] for name in ("untranslated", "doubtful", "quality") if name in record.said}
     return JSONResponse({"translatedFileUrl": f"{request.scope['scheme']}://{host}/download_file/{token}", **counts})
 
 

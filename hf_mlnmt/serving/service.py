@@ -20,7 +20,7 @@ from starlette.requests import Request
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.languages import base_language, language_tag
 from hf_mlnmt.documents import Document, Reading, read, read_bytes
-from hf_mlnmt.generation import Hypothesis, detection
+from hf_mlnmt.generation import Hypothesis, Quality, detection, quality_of
 from hf_mlnmt.serving.batcher import Batcher, Overloaded, TimedOut, Translations
 from hf_mlnmt.serving.gate import LimitPassed, Record, RequestLog, client_of
 from hf_mlnmt.serving.limits import Limits, RequestsAMinute
@@ -184,7 +184,8 @@ class Api:
     ) -> tuple[list[list[Any]], list[detection.Detected] | None]:
         """Translates documents; returns for each its translations, best first, and the detected languages.
 
-        Writes the number of `untranslated` messages to the record, if there are any.
+        Writes the number of `untranslated` messages, if there are any, and the projected `quality` of the best
+        translations, of all documents together, to the record.
         """
         ended = threading.Event()  # ends reading and writing in threads, which a cancelled request does not end
 
@@ -224,9 +225,16 @@ class Api:
                 if ending == ".txt":
                     raise
                 done = await ask(**options)
+            if quality := self._quality(done):
+                record.said["quality"] = quality.to_dict()
             return await asyncio.to_thread(write), detected
         finally:
             ended.set()
+
+    def _quality(self, done: Translations) -> Quality | None:
+        """Returns the projected quality of the best translations if one calibrated model made all of them."""
+        by = [model.pipeline for model in self.batcher.models.models if done.models == [model.name]]
+        return quality_of(by[0].model, [best for best, *_ in done.texts]) if by else None
 
 
 def _bearer(request: Request) -> str:

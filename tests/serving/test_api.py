@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from helpers.toy_translators import SENTENCES
+from transformers import GenerationConfig
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.generation import Hypothesis, TranslationPipeline
@@ -55,7 +56,8 @@ class StandIn:
     def __init__(self):
         pairs = [("en", "de"), ("de", "fr"), ("fr", "en")]
         languages = {"en": ["de", "fr"], "de": ["fr", "en"], "fr": ["en", "de"]}
-        model = SimpleNamespace(name="toy", pairs=dict.fromkeys(pairs))
+        pipeline = SimpleNamespace(model=SimpleNamespace(generation_config=GenerationConfig()))
+        model = SimpleNamespace(name="toy", pairs=dict.fromkeys(pairs), pipeline=pipeline)
         self.models = SimpleNamespace(languages=lambda: languages, models=[model], names=["toy"])
         self.statistics, self.calls, self.error, self.cancelled = Statistics(waiting=3), [], None, False
         self.gate, self.healthy = None, True
@@ -686,6 +688,20 @@ def test_messages_that_stay_untranslated_are_counted_in_the_answer_and_the_log(c
     answer = client.post("/translate_file", files=files, data={"source": "en", "target": "de"})
     assert answer.json()["untranslated"] == 2
     assert json.loads(caplog.messages[-1])["untranslated"] == 2
+
+
+def test_a_file_by_a_calibrated_model_has_a_projected_quality(client, monkeypatch):
+    seen = []
+
+    def quality_of(model, translations):
+        seen.extend(best.text for best in translations)
+        return SimpleNamespace(to_dict=lambda: {"projected_chrf": 61.5, "verdict": "usable"})
+
+    monkeypatch.setattr("hf_mlnmt.serving.service.quality_of", quality_of)
+    files = {"file": ("b.html", b"<p>Hello</p><p>world</p>")}
+    answer = client.post("/translate_file", files=files, data={"source": "en", "target": "de"})
+    assert answer.json()["quality"] == {"projected_chrf": 61.5, "verdict": "usable"}
+    assert seen == ["de:Hello", "de:world"]
 
 
 def test_documents_of_word(client, batcher):

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.generation.translating.alignments import Link, words_of_target
-
-if TYPE_CHECKING:
-    from hf_mlnmt.memory.matching import Match
+from hf_mlnmt.memory.matching import Match
 
 CONFIDENCE = "confidence"  # the key in generation_config.json that holds the Calibration
 
