@@ -301,6 +301,7 @@ REFUSED = [  # options, and what the message says
     ({"mbr": 8, "do_sample": True}, "mbr: .* leave do_sample out"),
     ({"mbr": 8, "num_return_sequences": 9}, "9 of 8 candidates"),
     ({"mbr": 8, "draws": "text"}, "draws by text are of one translation"),
+    ({"do_sample": True, "draws": "text", "min_p": 0.1}, "min_p: draws by text know temperature, top_k, top_p"),
     ({"mbr": 1}, "mbr: 1 is not a whole number of at least 2"),
     ({"mbr": 8, "epsilon_cutoff": 1.5}, "epsilon_cutoff: must be"),
     ({"utility": "bleu"}, "utility: is of mbr"),

@@ -44,6 +44,7 @@ OF_TEXTS = ("target_prefix", "force_phrases", "bad_phrases")  # options that may
 CONSTRAINTS = ("terms", "force_phrases", "keep")  # options that demand something of a translation
 ONE_BY_ONE = ("do_sample", "mbr", "rerank", "num_return_sequences")  # options that cannot go with `alternatives`
 UTILITIES = ("chrf", "chrf-pairwise", "bleu")  # names of utilities (minimum_risk.py)
+OF_TEXT_DRAWS = ("temperature", "top_k", "top_p", "top_n_sigma")  # the samplers that draws by text apply
 SAMPLERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma")
 CONTROL = re.compile(r"[\0-\x08\x0e-\x1f\x7f]")  # control characters, refused in all texts
 REPETITION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
@@ -529,6 +530,9 @@ class DecodingOptions:
             yield f"num_return_sequences: {self.num_return_sequences} of {self.mbr} candidates (mbr); lower it."
         if self.draws == "text" and (self.mbr or self.num_return_sequences or 1) * (self.num_beams or 1) > 1:
             yield "draws by text are of one translation: leave num_return_sequences, num_beams and mbr out."
+        others = [name for name in sampling if name not in (*OF_TEXT_DRAWS, "draws")]
+        if self.draws == "text" and others:
+            yield f"{others[0]}: draws by text know {', '.join(OF_TEXT_DRAWS)}: leave it or draws out."
         if self.rerank:
             yield from self._problems_of_reranking()
 
