@@ -19,7 +19,7 @@ RARE |= {"--confidence", "--prefix", "--trust-remote-code", "--tokenize", "--pro
 RARE |= {"--bad-lines", "--keep-accelerators", "--methods", "--requeue-code", "--progress", "--matrix", "--bootstrap"}
 RARE |= {"--test-set", "--robustness", "--doubtful", "--summary"}
 RARE |= {"--name", "--language", "--scores", "--one-based"}
-SEVERAL = {"--text", "--languages", "--code", "--like"}  # take all words up to the next option, if given repeatedly
+SEVERAL = {"--text", "--languages", "--code", "--like"}  # the value: all words up to the next option
 
 
 class Verb(TyperCommand):
