@@ -171,7 +171,7 @@ class Document:
 
     @property
     def left(self) -> int:
-        """Returns the number of messages that stay untranslated: their translation was refused, or they cannot be read."""
+        """Returns the number of messages that stay untranslated: refused translations, and messages that are not read."""
         return sum(part.left for part in self._passages if isinstance(part, Checked))
 
     @property
