@@ -87,7 +87,8 @@ def _files_of(value: Any) -> Iterator[Path]:
         for each in value:
             yield from _files_of(each)
     elif isinstance(value, str | Path | NamedPath):
-        pattern = glob.escape(str(getattr(value, "path", value))).replace("{test}", "*")  # in paths of `compare`
+        # In a path, `compare` replaces {test} by the name of each test set.
+        pattern = glob.escape(str(getattr(value, "path", value))).replace("{test}", "*")
         for path in map(Path, glob.glob(pattern)):
             yield path
             if (path / CONFIG).is_file():

@@ -19,7 +19,8 @@ RARE |= {"--confidence", "--prefix", "--trust-remote-code", "--tokenize", "--pro
 RARE |= {"--bad-lines", "--keep-accelerators", "--methods", "--requeue-code", "--progress", "--matrix", "--bootstrap"}
 RARE |= {"--test-set", "--robustness", "--doubtful", "--summary"}
 RARE |= {"--name", "--language", "--scores", "--one-based"}
-SEVERAL = {"--text", "--languages", "--code", "--like"}  # the value: all words up to the next option
+# Options that, where a verb allows them to be repeated, get each word up to the next option as a value.
+SEVERAL = {"--text", "--languages", "--code", "--like"}
 
 
 class Verb(TyperCommand):

@@ -154,7 +154,7 @@ _SHELL = {
 
 
 def as_typed(message: str) -> str:
-    """Replaces Python's names of options in an OptionError's message by those of the command line, not in quotes."""
+    """Returns an OptionError's message with options named as on the command line (num_beams=4: --beams 4)."""
     names = "|".join(sorted(_SHELL, key=len, reverse=True))
 
     def named(found: re.Match[str]) -> str:

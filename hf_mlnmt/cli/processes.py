@@ -116,7 +116,7 @@ def end_with_parent() -> bool:
     del os.environ[PARENT]
 
     def watch() -> None:
-        while os.getppid() == parent:  # never ends on Windows, where getppid() never changes
+        while os.getppid() == parent:  # endless on Windows, where getppid() never changes
             time.sleep(LOOK_AFTER)
         os.kill(os.getpid(), signal.SIGTERM)  # the trainer's handler of SIGTERM saves the state
         time.sleep(PATIENCE)
@@ -141,7 +141,8 @@ def end_after_the_first() -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.stderr.flush()
     time.sleep(AFTER_THE_FIRST)
-    os._exit(LOST)  # closing the process group would wait for other processes; sys.exit may abort
+    # Ends without closing the process group, which would wait for other processes; sys.exit could abort the process.
+    os._exit(LOST)
 
 
 def lost_the_others(error: BaseException) -> bool:
@@ -162,7 +163,8 @@ def _explain(rank: int, count: int, code: int, log: Path | None) -> None:
     if code < 0 or code == LOST:
         again = "The last checkpoint is kept: the same command goes on from there."
         print(f"error: process {rank} of {count} {said} {again}", file=sys.stderr)
-    if log and (code > 0 or -code == signal.SIGABRT):  # not after SIGTERM, SIGKILL...
+    # Prints the log of a process that ended by itself or aborted, not of one that another signal ended.
+    if log and (code > 0 or -code == signal.SIGABRT):
         print(log.read_text(errors="replace")[-4000:], file=sys.stderr, end="")
 
 

@@ -89,7 +89,8 @@ def train(
             "--system."
         )
     started_by_us = group.end_with_parent()
-    if processes > 1 and variable("RANK", int) is None:  # RANK is set in the processes it starts
+    # Starts the processes, unless this process is one of them: torchrun sets RANK in each.
+    if processes > 1 and variable("RANK", int) is None:
         group.check_processes(processes, "--processes")
         raise typer.Exit(_asking(requeue_code, group.run_in_processes(processes, sys.argv[1:])))
 
