@@ -217,7 +217,7 @@ def _body_model(
     # Some options have other types than in DecodingOptions: `terms` as a string would name a file of the server.
     # Options that may be lists with an entry for each text are strings: texts are translated in groups by language.
     types |= dict.fromkeys(OF_TEXTS, str)
-    types |= {"utility": Literal["chrf", "chrf-pairwise", "bleu"]}  # a client must not start a command or load a model
+    types |= {"utility": Literal["chrf", "chrf-pairwise", "bleu"]}  # `utility` could name a command or a model
     types |= {"terms": Annotated[dict[str, str | list[str]], Field(max_length=MOST_TERMS)]}
     types |= {"keep": str | list[str]}
     options: dict[str, Any] = {}
@@ -484,7 +484,8 @@ async def complete_v1(request: Request, api: Served) -> Response:
     try:
         (found,), answer = await _searched(request, api, asked, texts, OF_COMPLETIONS, **told)
     except UserError as error:
-        raise UserError(re.sub("^target_(?=prefix)", "", str(error))) from error  # the request's field is `prefix`
+        # The request's field for the option target_prefix is `prefix`.
+        raise UserError(re.sub("^target_(?=prefix)", "", str(error))) from error
     # A text that is in the target language already has a Hypothesis, and no Alternative.
     listed = [asdict(best) for best in found if isinstance(best, Alternative)]
     return JSONResponse({"alternatives": listed, **answer})
@@ -608,7 +609,7 @@ def _add_page(app: FastAPI, api: Api, wanted: bool) -> None:
     async def no_such_path() -> None:
         raise HTTPException(404, "Not Found")
 
-    # Answers other methods of known paths with 405: the page mounted at / would answer them. gate.py makes HEAD to GET.
+    # Answers other methods of known paths with 405: the page mounted at / would answer them. gate.py turns HEAD into GET.
     every, allowed = {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}, dict[str, str]()
     for route in [*_router.routes, *app.routes]:
         path, methods = getattr(route, "path", ""), getattr(route, "methods", None) or every

@@ -104,7 +104,8 @@ class _Request:
     cut: list[CutText] = field(default_factory=list)
     pieces: int = 0
     future: Future[list[list[Hypothesis]]] = field(default_factory=Future)
-    results: dict[tuple[int, int], list[Hypothesis]] = field(default_factory=dict)  # {(line, number) of a piece: ...}
+    # {(line, number) of a piece: hypotheses of the piece}
+    results: dict[tuple[int, int], list[Hypothesis]] = field(default_factory=dict)
 
     def take(self, piece: EncodedPiece, hypotheses: list[Hypothesis]) -> None:
         """Stores the hypotheses of a piece (sentence); after the last piece of the request calls `finish`."""
@@ -121,7 +122,7 @@ class _Request:
         except Exception as error:
             self.fail(error)
         else:
-            with suppress(InvalidStateError):  # the request was cancelled
+            with suppress(InvalidStateError):  # raised if the request was cancelled
                 self.future.set_result(texts)
 
     def fail(self, error: BaseException) -> None:
@@ -292,7 +293,8 @@ class Batcher:
         """Cuts the texts of requests into pieces; counts these as waiting, and returns them."""
         try:
             if len(requests) > 1 and any(not isinstance(getattr(call.options, x), str | None) for x in OF_TEXTS):
-                raise UserError("an option has an entry for each text of a request")  # cut one by one below
+                # Requests with such options are cut one by one, in the `except` clause.
+                raise UserError("an option has an entry for each text of a request")
             cut = call.cut([text for request in requests for text in request.texts], 1)
             call.forget_lines()
         except Exception as error:

@@ -105,7 +105,7 @@ class FairQueues:
         self.batch_tokens, self.served = batch_tokens, 0.0
         self.queues: dict[Hashable, Queue] = {}
         self._costs: WeakKeyDictionary[Any, Costs] = WeakKeyDictionary()
-        self._tokens_a_second = 0.0  # speed: running mean over batches
+        self._tokens_a_second = 0.0  # source tokens translated a second: a running mean over batches
         self._numbers = count()
 
     def queue(self, key: Hashable) -> Queue:
@@ -164,7 +164,8 @@ class FairQueues:
         if not queue.pieces:
             return [], 0
         size = queue.pieces[0].tokens
-        most_tokens = max(self.batch_tokens / _LEAST_PART, _SECONDS * self._tokens_a_second)  # most tokens of a request
+        # Most tokens that one request may have in the batch.
+        most_tokens = max(self.batch_tokens / _LEAST_PART, _SECONDS * self._tokens_a_second)
         parts = queue.requests(_LOOKED_AT) * int(most_tokens // size)
         wanted = max(1, min(len(queue.pieces), most, self.batch_tokens // size, parts))
         if not ahead:

@@ -36,7 +36,7 @@ FILES = "/translate_file"
 PROBES = ("/healthz", "/readyz")
 _FORM = 10_000  # bytes that a form with a file may have beside the file's own
 _GONE = 499  # status in the log where the client left before its answer, as in nginx
-_HOST = re.compile(r"(\[[^\]]+\]|[^:\[\]]+)(:\d*)?")  # name and port in the header Host
+_HOST = re.compile(r"(\[[^\]]+\]|[^:\[\]]+)(:\d*)?")  # matches name and port in the header Host
 logger = logging.getLogger("hf_mlnmt.serving")
 
 
@@ -48,7 +48,7 @@ class Record:
     path: str = "other"
     status: int = _GONE
     started: float = field(default_factory=time.monotonic)
-    said: dict[str, Any] = field(default_factory=dict)  # counts of texts and characters, pair, models
+    said: dict[str, Any] = field(default_factory=dict)  # further fields of the log line: texts, characters, pair, models
 
 
 class LimitPassed(HTTPException):
@@ -142,7 +142,7 @@ class Gate:
                 await send(message)
 
         try:
-            if scope["path"] not in PROBES:  # the header Host of health checks is an IP address, or missing
+            if scope["path"] not in PROBES:  # Host of health checks is an IP address, or missing: not checked
                 self._check_host(scope)
             await self._handle(scope, receive, answer)
         except (TimeoutError, ConnectionError):  # the client has left, or does not read the answer
@@ -191,7 +191,7 @@ class Gate:
 
         work, watcher = asyncio.ensure_future(self.app(scope, replay, send)), asyncio.ensure_future(watch())
         others: set[asyncio.Future[Any]] = {watcher}
-        if "/heartbeat/" in scope["path"]:  # is open as long as the page in a browser
+        if "/heartbeat/" in scope["path"]:  # gradio's request that stays open as long as the page
             others.add(asyncio.ensure_future(self.ending.wait()))
         try:
             await asyncio.wait({work, *others}, return_when=asyncio.FIRST_COMPLETED)
@@ -200,7 +200,7 @@ class Gate:
         finally:
             for task in (work, *others):
                 task.cancel()
-            if not work.done():  # waits until the batcher has dropped the cancelled request
+            if not work.done():  # waits until the cancelled request has left the batcher
                 await asyncio.wait({work})
 
     async def _body(self, scope: Any, receive: Receive) -> bytes | None:

@@ -94,7 +94,7 @@ class _Page:
         self.gradio, self.api = gradio, api
         self.served, self.pairs = api.batcher.models, api.batcher.models.languages()
         self.source = next(iter(self.pairs), None)
-        self.directions = dict[str, str]()  # {example sentence: the target language of its card}
+        self.directions = dict[str, str]()  # {example sentence: target language that is chosen with it}
         self.set: dict[str, Any] = dict.fromkeys(SET)
         with gradio.Blocks(title="Translation", analytics_enabled=False) as self.blocks:
             gradio.HTML(_head(self.served.models), apply_default_css=False, elem_classes="mlnmt")
@@ -108,7 +108,7 @@ class _Page:
             self.set["asked"] = state(("", 0))  # the text when Translate was last pressed, and how often it was
             self.set["best"] = state("")  # the best translation that is shown
             self.set["offered"] = state(((), ()))  # the choices in the lists Layer and Head
-            self.set["begun"] = state({})  # {"key": `_key` of the settings, sentence: beginning of its translation}
+            self.set["begun"] = state({})  # {"key": `_key` of the settings, sentence number: chosen beginning}
             self._connect()
 
     def _languages(self) -> None:
@@ -190,7 +190,7 @@ class _Page:
 
         for function in (answer, offer, take):  # gradio passes arguments by their annotations
             function.__annotations__ |= {"request": self.gradio.Request, "event": self.gradio.EventData}
-        typed = [text, get["beginning"], get["terms"]]  # `change`, since pasting does not raise `input`
+        typed = [text, get["beginning"], get["terms"]]  # event `change`: pasting raises no `input`
         chosen = ["target", "first", "second", "show", "layer", "head", "count", "beams", "keep"]
         on(
             [*(box.change for box in typed), *(get[name].input for name in chosen), asked.change, get["begun"].change],
@@ -266,7 +266,7 @@ class _Page:
         for model in self.served.models:
             sources = list(dict.fromkeys(pair[0] for pair in model.pairs))
             for text in examples_of(model.pipeline.name):
-                code = next(iter(re.findall(r"^<2([^>\s]+)> ", text)), "")  # the code in a prefix <2de>
+                code = next(iter(re.findall(r"^<2([^>\s]+)> ", text)), "")  # the target code in a prefix <2de>
                 text = text[len(code) + 4 if code else 0 :]
                 if source != AUTO and source != (rank(text, sources)[0].language if len(sources) > 1 else sources[0]):
                     continue
@@ -432,7 +432,7 @@ class _Answer:
         offered = []
         for best in (best for best in done.texts[0] if isinstance(best, Alternative) and best.word):
             begins = f"{prefix}{best.word}"
-            goes_on = best.text[len(begins) : len(begins) + 1].isspace()  # a space follows the word
+            goes_on = best.text[len(begins) : len(begins) + 1].isspace()  # whether a space follows the word
             offered.append((best, sentence, f"{begins} " if goes_on else begins))
         return next_words(rest[:1] if is_unspaced(rest) else rest.split()[0] if rest else "", offered), done.models
 
