@@ -111,7 +111,7 @@ def read_bytes(content: bytes, ending: str, reading: Reading | None = None) -> D
     named = _ENCODING.match(content) if form.declared else None
     utf16 = content[:2] in (b"\xff\xfe", b"\xfe\xff")
     encoding = "utf-16" if utf16 else named[1].decode() if named else "utf-8"
-    encoding = "utf-8" if encoding == "CHARSET" else encoding  # xgettext writes the word CHARSET
+    encoding = "utf-8" if encoding == "CHARSET" else encoding  # xgettext writes charset=CHARSET into headers
     try:
         document = read(content.decode(encoding), ending, reading)
     except UnicodeDecodeError as error:

@@ -23,7 +23,7 @@ _ONE = r'"(?:[^"\\\n]|\\.)*+"'
 _STATEMENT = re.compile(
     rf"^[ \t]*(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*({_ONE}(?:\s*+{_ONE})*+)", re.MULTILINE
 )
-_EARLIER = re.compile(r"(?:^#\|.*\r?\n)*\Z", re.MULTILINE)  # comments #| above a message: its earlier text
+_EARLIER = re.compile(r"(?:^#\|.*\r?\n)*\Z", re.MULTILINE)  # matches comments #|, a message's earlier text
 _HEADER = 'msgid ""\nmsgstr ""\n"MIME-Version: 1.0\\n"\n"Content-Type: text/plain; charset=UTF-8\\n"\n'
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\t": "\\t"}
 _CODES = {"t": "\t", "r": " ", "n": "\n"}
@@ -35,9 +35,9 @@ _PO = Form(
 )
 
 
-# Letters (group 1) outside of tags, entities, escapes and placeholders.
+# Matches letters (group 1) outside of tags, entities, escapes and placeholders.
 _LETTERS = re.compile(r"<[^<>]*>|&[#\w]+;|\\.|\$?\{[^{}]*\}|%(?:\(\w+\)|[\d$.*-])*\w|([^\W\d_])")
-SPACED = r"\{\{\s[^{}]*\}\}|\{\w+,\s[^{}]*\}"  # placeholders with white space inside: {{ name }}, {0, number}
+SPACED = r"\{\{\s[^{}]*\}\}|\{\w+,\s[^{}]*\}"  # matches placeholders with spaces: {{ name }}, {0, number}
 _TAG_OR_CODE = re.compile(  # groups: a line's end, a tab, another code of C, an escaped sign, a tag or placeholder
     rf"((?:\\r)?\\n|\\r)|(\\t)|(\\x[\da-fA-F]+|\\[abfv0-7]+)|(\\.)|((?<!%)</?[a-zA-Z0-9][^<>]*>|&#?\w+;|{SPACED})"
 )
@@ -176,7 +176,8 @@ def read_po(text: str, reading: Reading) -> list[str | Passage | Checked]:
         whole: list[str | Passage | Checked] = [before]
         for number in numbers:
             ours = numbers_of[int(number)] if number and numbers_of else {1} if number in (None, "0") else set()
-            one = ours == {1} or (alike and 1 in ours and len(numbers_of) > 1)  # with its number it fits 21 too
+            # Translates the singular for a form of 1, 21, 31... too, if the singular has the number as a placeholder.
+            one = ours == {1} or (alike and 1 in ours and len(numbers_of) > 1)
             raw = said["msgid"] if one else said.get("msgid_plural", said["msgid"])
             name = "msgstr" if number is None else f"msgstr[{number}]"
             behind = text[last:end] if number == numbers[-1] else newline

@@ -17,7 +17,7 @@ from hf_mlnmt.documents.marked import Checked, Passage
 
 _OPENS = re.compile(r"\{\s*(\w+)\s*,\s*(plural|selectordinal|select)\s*,\s*(offset:\d+\s*)?")
 _KEY = re.compile(r"\s*(=\d+|\w+)\s*\{")
-TAGS = ("zero", "one", "two", "few", "many", "other")  # in the order in which CLDR lists them
+TAGS = ("zero", "one", "two", "few", "many", "other")  # plural categories in the order of CLDR
 MOST = 32  # most branches of a translated message; those of several selectors are multiplied
 
 

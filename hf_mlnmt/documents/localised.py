@@ -78,7 +78,8 @@ def read_localised(content: bytes, reading: Reading, ending: str) -> Document:
         members |= {name: [_message(check_text(text), reading, ending)] for name, text in texts.items()}
         places.append((unit, bool(forms[0][0]), texts))
     arrays = re.findall(rb"(?s)<string-array\b.*?</string-array>", content) if ending == ".xml" else []
-    items = sum(array.count(b"<item") for array in arrays)  # not read by the toolkit: untranslated
+    # The toolkit does not read arrays: their items are counted as messages that stay untranslated.
+    items = sum(array.count(b"<item") for array in arrays)
     members |= {f"array {number}": [Checked([], str, "", left=True)] for number in range(items)}
     return Document(members, reading, original, partial(_packed, store, places, ending, reading))
 
@@ -86,7 +87,7 @@ def read_localised(content: bytes, reading: Reading, ending: str) -> Document:
 def _store(content: bytes, ending: str) -> Any:
     """Returns the toolkit's empty store for a file; some endings have several kinds. Raises: ImportError."""
     module, name = STORES[ending].split(".")
-    if ending == ".properties" and "\ufffd" in content.decode(errors="replace"):  # not UTF-8 but Latin-1
+    if ending == ".properties" and "\ufffd" in content.decode(errors="replace"):  # the file is Latin-1, not UTF-8
         name = "javafile"
     elif ending == ".strings" and content[:2] in (b"\xff\xfe", b"\xfe\xff"):
         name = "stringsfile"
@@ -109,7 +110,7 @@ def _forms(unit: Any, ending: str, tags: list[str]) -> list[tuple[str, str]]:
     if ending == ".ts" and unit.hasplural():
         return [("other", str(value))]
     if len(strings) < 2:
-        of_data = ending == ".resx" and unit.xmlelement.get("type")  # data such as pictures
+        of_data = ending == ".resx" and unit.xmlelement.get("type")  # whether the value is data such as a picture
         return [("", value)] if isinstance(value, str) and value and not of_data else []
     names = (
         tags if len(strings) == len(tags) else TAGS if len(strings) == len(TAGS) else ["one", *["other"] * len(strings)]

@@ -22,7 +22,7 @@ from hf_mlnmt.documents.marked import HTML, Form, Passage, Reading, Token, passa
 _BLOCKS = MarkdownIt("commonmark", {"inline_definitions": True}).enable("table").disable("inline")
 _BLOCKS.use(admon_plugin).use(deflist_plugin).use(footnote_plugin, inline=False, move_to_end=False)
 _BLOCKS.use(container_plugin, "any", validate=lambda *_: True)
-_SHORT = r"\{\{(?:(?!\}\}).)*\}\}|\{%(?:(?!%\}).)*%\}"  # short codes of Hugo and Jekyll
+_SHORT = r"\{\{(?:(?!\}\}).)*\}\}|\{%(?:(?!%\}).)*%\}"  # matches short codes of Hugo and Jekyll
 # Lines without text to translate that markdown-it does not know: front matter, formulas, comments, MDX imports...
 # Fenced code is matched too, so that the other patterns do not match inside of code.
 _LINES = re.compile(
@@ -39,7 +39,8 @@ _LINES = re.compile(
     |^export\s+(?:default|const|let|function|class|async|\{{).*(?:\n.*\S.*)*$""",
     re.MULTILINE | re.VERBOSE,
 )
-_BAR, _CODE_IN_ROW = "\ufdd2", re.compile(r"(?<!`)(`+)[^`\n]*\1(?!`)")  # replaces | in code, which ends no cell
+# _BAR replaces each | inside of code (_CODE_IN_ROW), where it does not end a cell of a table.
+_BAR, _CODE_IN_ROW = "\ufdd2", re.compile(r"(?<!`)(`+)[^`\n]*\1(?!`)")
 _CONTAINER = re.compile(r":{3,}[ ]*(?:\{[^}\n]*\}|[\w-]+)(?:\[|[ ]+)([^\]{}\n]+)")
 _PUNCTUATION = r"""[!-/:-@\[-`{-~]"""
 _DESTINATION = rf"""\((?:<[^<>\n]*>|{_SHORT}|(?:[^\s()]|\([^\s()]*\))*)(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)"""
@@ -57,7 +58,7 @@ _INLINE = re.compile(
 )
 _LABEL = re.compile(r"\[([^\[\]]+)\](?:\[\])?(?![(\[])")
 _TITLE = re.compile(r"""[("'\s]["']([^"']+)["']\s*\)$""")
-# Characters of a translation that Markdown would read as markup: they are escaped.
+# Matches characters of a translation that Markdown would read as markup, and that are escaped.
 _MARKUP = re.compile(r"""[\\`]|\](?=[(\[])|(?<!\s)\*|\*(?!\s|\Z)|(?<![^\W_])_|_(?![^\W_])|<(?=[a-zA-Z/!?])|~~""")
 _BEGINS_ITEM = re.compile(r"\A(\d+(?=[.)]\s)|(?=[#>+-]\s))")
 
@@ -121,9 +122,11 @@ def read_markdown(text: str, reading: Reading) -> list[str | Passage]:
 def _blocks(text: str) -> str:
     """Returns the text for markdown-it, with as many lines, in which lines without text to translate become rules."""
     text = re.sub(r"\r\n?", lambda match: "\n" if len(match[0]) == 2 else " ", text)
-    ruled = re.compile(r"^([ \t>]*)[^\s>].*", re.MULTILINE)  # what `***` replaces
+    # Replaces each line that _LINES matches, but not fenced code, by a rule (***).
+    ruled = re.compile(r"^([ \t>]*)[^\s>].*", re.MULTILINE)
     text = _LINES.sub(lambda match: match[0] if match["fence"] else ruled.sub(r"\1***", match[0]), text)
-    text = re.sub(r'^([ \t]*)===[+!]? (?=")', r"\1!!! tab ", text, flags=re.MULTILINE)  # tabs of MkDocs
+    # Makes tabs of MkDocs-Material (===) admonitions (!!!), whose titles and texts are translated.
+    text = re.sub(r'^([ \t]*)===[+!]? (?=")', r"\1!!! tab ", text, flags=re.MULTILINE)
     return _CODE_IN_ROW.sub(lambda code: re.sub(r"(?<!\\)\|", _BAR, code[0]), text)
 
 
@@ -158,7 +161,8 @@ class _Block:
                 label = _LABEL.match(self.text, match.start())
                 if label and normalizeReference(label[1]) not in self.references:
                     label = None
-                self.label = label[1] if label and label[0].endswith("[]") else ""  # the label of [text][]
+                # Keeps the label of a link [text][], which is closed as [translation][text].
+                self.label = label[1] if label and label[0].endswith("[]") else ""
                 if label and not self.label:
                     at = label.end()
                     self.tokens.append(Token("mark", self._placed(label[0])))

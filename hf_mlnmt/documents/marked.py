@@ -35,7 +35,7 @@ _SPACE = re.compile(r"[ \t\n\r\f\xa0]+")
 # _TRAILING is matched on the reversed text: a pattern that is anchored at the end would take quadratic time.
 _LEADING = re.compile(r"(?:\s|&nbsp;|&#160;|&#xa0;)*+", re.IGNORECASE)
 _TRAILING = re.compile(r"(?:\s|;psbn&|;061#&|;0ax#&)*+", re.IGNORECASE)
-# The sign of a footnote, or of a link to a heading: not translated, though it may have digits or letters.
+# Matches the sign of a footnote or of a link to a heading, which is not translated: 1, [a], [1-2].
 _NOTE = re.compile(r"\W*\d{0,3}\W*|\[{1,2}(?:\w|[\w-]+\W\d+)\]{1,2}")
 _OF_SENTENCES = re.compile(r"[\w.,;:!?\u2026'\"()\[\]{}\u2010-\u2015\u2018-\u201f\xab\xbb\u3000-\u303f\uff00-\uff65-]")
 _JOINT = re.compile(r"\s?(?![.\u2026\u3002]\s)[^\w\s()\[\]{}\"'!?\u2018-\u201f\xab\xbb]{1,3}\s?")
@@ -48,7 +48,7 @@ def without_id(tag: str) -> str:
 
 
 class Form(NamedTuple):
-    """Functions for the text and tags of a format.
+    """Functions that decode and encode text of a format, and that change or judge its start tags.
 
     `read` decodes raw text (entities); `quote` encodes text. `again` returns the start tag for the second part of an
     element that is written twice. `needed` returns by a start tag whether the element must be in the translation.
@@ -62,7 +62,8 @@ class Form(NamedTuple):
     needed: Callable[[str], object] = bool
 
 
-_NEEDED = re.compile(r"<a\b|.*?\sid\s*=", re.IGNORECASE | re.DOTALL).match  # links, elements with id
+# Matches start tags of links and of elements with an id, which must not be left out of a translation.
+_NEEDED = re.compile(r"<a\b|.*?\sid\s*=", re.IGNORECASE | re.DOTALL).match
 HTML, PLAIN = Form(unescape, lambda text: escape(text, quote=False), needed=_NEEDED), Form(needed=_NEEDED)
 
 
@@ -119,7 +120,7 @@ class Reading:
         self.check, self.language, self.fuzzy, self.most = check, language, fuzzy, most
         self.source: str | None = None
         self.slots: list[list[str | Passage]] = []
-        self.kept: set[str] = set()  # styles of code and of hidden text; Excel: names of columns
+        self.kept: set[str] = set()  # names of styles of code and of hidden text; in Excel names of columns
         self.raised: set[str] = set()  # names of superscript styles
 
     def slot(self, parts: Iterable[str | Passage]) -> str:
@@ -171,7 +172,7 @@ class Document:
 
     @property
     def left(self) -> int:
-        """Returns the number of messages that stay untranslated: refused translations, and messages that are not read."""
+        """Returns the number of messages that stay untranslated: of refused translations, and messages not read."""
         return sum(part.left for part in self._passages if isinstance(part, Checked))
 
     @property
@@ -185,7 +186,7 @@ class Document:
             return self.original
         rest, check = iter(hypotheses), self.reading.check
         members = {name: _written(parts, rest, check) for name, parts in self.members.items()}
-        slots: list[str] = []  # translated slots; a slot can have placeholders of earlier slots alone
+        slots: list[str] = []  # texts of the slots; a slot contains only placeholders of earlier slots
         for text in (_written(parts, rest, check) for parts in self.reading.slots):
             slots.append(_SLOT.sub(lambda match: slots[int(match[1])], text))
         return self.pack({n: _SLOT.sub(lambda match: slots[int(match[1])], text) for n, text in members.items()})
@@ -259,7 +260,7 @@ class Passage:
 
     def write(self, hypotheses: Sequence[Hypothesis], check: Callable[[], object]) -> str:
         """Returns the translated sentences as raw text, with the tags of elements and with the marks."""
-        units: list[tuple[str, str, Element]] = []  # words of the translation: (white space before, text, element)
+        units: list[tuple[str, str, Element]] = []  # units of the translation: (white space before, text, element)
         placed: dict[int, list[Mark]] = {}  # {number of a unit: marks before the unit}
         offset, at, rest = 0, 0, deque(self.marks)  # `marks` is sorted by offsets
         line, line_at = 0, -1  # last line break: number of the unit after it, its offset
@@ -280,7 +281,8 @@ class Passage:
                 inside = mark.line and 0 < mark.offset < len(self.text) and mark.offset != line_at
                 least = line + 1 - first if inside else 0
                 unit = first + match.place(mark.offset - offset, mark.line, mark.spaced[0], least)
-                ends = inside and mark.raw.strip("\\ \t")[:1] in ("\r", "\n")  # a line end in the file, not <br>
+                # Drops a line end of the file (not <br>) on a line without text: an empty line ends a cue or paragraph.
+                ends = inside and mark.raw.strip("\\ \t")[:1] in ("\r", "\n")
                 if ends and (not any(text for _, text, _ in units[line:unit]) or (last and unit == len(units))):
                     continue
                 line, line_at = (unit, mark.offset) if mark.line else (line, line_at)
@@ -491,7 +493,7 @@ def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
     whole = "".join(text).rstrip(" ")
     lead = _edges(tokens[0].raw)[0] if tokens[0].kind == "text" else ""
     trail = _edges(tokens[-1].raw)[1] if tokens[-1].kind == "text" else ""
-    outside = base.wrap == NO_WRAP  # white space may stand outside of a run
+    outside = base.wrap == NO_WRAP  # whether white space may stand outside of a run
     yield lead if outside else ""
     yield Passage(whole, owners[: len(whole)], marks, form, base, ("", "") if outside else (lead, trail))
     yield trail if outside else ""

@@ -65,7 +65,7 @@ class Match(Linked):
         """Returns the units of the translation in order, as (white space before, text, element). Units are words, and
         the parts of words that elements or marks cut."""
         result: list[tuple[str, str, Element | None]] = []
-        self.ends: list[tuple[int, int, int]] = []  # numbers of units up to a word, its core, its end
+        self.ends: list[tuple[int, int, int]] = []  # number of units before each word, to its core's end, to its end
         at = 0
         owners, lost = self._elements()
         for number, (word, owner) in enumerate(zip(self.translated, owners)):
@@ -129,7 +129,7 @@ class Match(Linked):
                 free = {n for n in near if not any(each.needed for each in owners[n].path)}  # type: ignore[union-attr]
             if free:
                 owners[min(free, key=lambda number: (abs(number - place), number))] = element
-            elif element.needed and element.start != "[":  # a link of Markdown needs text
+            elif element.needed and element.start != "[":  # is written without words; a Markdown link cannot be
                 lost.append(element)
             taken.update(element.path)
         return owners, lost

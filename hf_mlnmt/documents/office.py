@@ -80,7 +80,7 @@ def _styles_of(text: str) -> dict[str, tuple[str, bool, bool]]:
 def _with_heirs(styles: dict[str, tuple[str, bool, bool]], which: int) -> set[str]:
     """Returns the styles whose entry `which` of `_styles_of` is true, and all styles derived from them."""
     found = {name for name, style in styles.items() if style[which]}
-    for _ in range(10):  # at most ten levels of derived styles
+    for _ in range(10):  # follows at most ten levels of derived styles
         found |= {name for name, style in styles.items() if style[0] in found}
     return found
 
@@ -208,7 +208,7 @@ class _Word(Part):
                 token = Token("text", "".join(each.raw for each in self.events[begun + 1 : event.end]), "", wrap)
                 note = re.fullmatch(r"[\W\d]+", token.raw) and _RAISED.search(properties)
                 yield Token("mark", token.whole, "kept" * bool(stays)) if note or stays else token
-            elif event.kind == "start" and event.name == "ruby":  # yields only the base characters
+            elif event.kind == "start" and event.name == "ruby":  # yields base characters without their readings
                 for number in range(begun, event.end):
                     if self.events[number].kind == "start" and self.events[number].name == "rubyBase":
                         yield from self._of_runs(number + 1, self.events[number].end)
@@ -335,7 +335,7 @@ def read_archive(content: bytes, reading: Reading, kind: str) -> Document:
         for entry in entries:
             reading.check()
             read, text = wanted[entry.filename], texts[entry.filename]
-            # Merges the styles of styles.xml in the member's folder with those of the member itself, which win.
+            # Merges the styles of styles.xml in the member's folder with those of the member itself, which override them.
             here = styles.get(re.sub(r"[^/]*$", "styles.xml", entry.filename, count=1), {}) | styles[entry.filename]
             reading.kept, reading.raised = (_with_heirs(here, which) for which in (1, 2))
             if kind == "xlsx":
@@ -344,7 +344,7 @@ def read_archive(content: bytes, reading: Reading, kind: str) -> Document:
                 members[entry.filename] = read(check_text(text), reading) if read else []
             except UserError as error:
                 raise UserError(f"{entry.filename}: {error}") from error
-    except UserError:  # is a ValueError, which is caught below
+    except UserError:  # UserError is a ValueError, which the next clause would catch
         raise
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, RuntimeError, EOFError, ValueError, OSError) as error:
         raise UserError(f"cannot be read ({error}): not whole, of another format, or locked.") from error
@@ -367,7 +367,7 @@ def _packed(archive: zipfile.ZipFile, content: bytes, members: dict[str, str]) -
             infos[entry.filename] = info
             text = members.get(entry.filename)
             if text is not None and text.encode() != archive.read(entry).removeprefix(b"\xef\xbb\xbf"):
-                info.flag_bits, info.extra = info.flag_bits & ~8, b""  # the sizes no longer follow the content
+                info.flag_bits, info.extra = info.flag_bits & ~8, b""  # clears the flag: sizes follow the content
                 new.writestr(info, text.encode())
                 continue
             info.header_offset = written.tell()

@@ -10,7 +10,7 @@ from itertools import chain, pairwise
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.documents.marked import HTML, PLAIN, Form, Passage, Reading, Token, passages
 
-_CLOCK = r"-?(?:\d+[ ]?:[ ]?)?\d+[ ]?:[ ]?\d+(?:[ ]?[,.:][ ]?\d+)?"  # spaces are allowed, as in 00: 01: 02, 500
+_CLOCK = r"-?(?:\d+[ ]?:[ ]?)?\d+[ ]?:[ ]?\d+(?:[ ]?[,.:][ ]?\d+)?"  # a time; spaces are allowed: 00: 01: 02, 5
 _TIME = re.compile(rf"\s*{_CLOCK}\s*(?:[-\u2010-\u2015\u2212]+[ ]?>|\u2192)\s*{_CLOCK}.*")
 _SBV_TIME = re.compile(rf"\s*{_CLOCK}\s*,\s*{_CLOCK}\s*")
 _DRAWING = re.compile(r"\{[^{}]*\\p[1-9]")
@@ -74,7 +74,7 @@ def _subtitles(
 read_srt = partial(_subtitles, form=_SRT, name="SubRip (srt)")
 read_vtt = partial(_subtitles, form=HTML, name="WebVTT (vtt)")
 _SBV = "SubViewer (sbv), whose times are 0:00:01.000,0:00:02.500"
-read_sbv = partial(_subtitles, form=PLAIN, name=_SBV, time=_SBV_TIME)  # the variant of YouTube
+read_sbv = partial(_subtitles, form=PLAIN, name=_SBV, time=_SBV_TIME)  # SubViewer as YouTube writes it
 
 
 def _cue_tokens(cue: str) -> list[Token]:
