@@ -126,7 +126,7 @@ def cost(
     *,
     decoding: DecodingOptions,
 ) -> None:
-    """Measure the costs of systems relative to the first, the baseline: JSON, csv, png and svg in the folder --output.
+    """Measure parameters, operations, memory and speed of systems, relative to the first: JSON, csv, png, svg.
 
     Parameters, operations and peak memory of a training step, training steps/s, decoding tokens/s; in brackets as a
     multiple of the baseline, which is measured right before each (docs/analysis.md). Weights and sentences are random.
