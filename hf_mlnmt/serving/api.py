@@ -609,7 +609,7 @@ def _add_page(app: FastAPI, api: Api, wanted: bool) -> None:
     async def no_such_path() -> None:
         raise HTTPException(404, "Not Found")
 
-    # Answers other methods of known paths with 405: the page mounted at / would answer them. gate.py turns HEAD into GET.
+    # Answers other methods of known paths with 405: the page at / would answer them. gate.py turns HEAD into GET.
     every, allowed = {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}, dict[str, str]()
     for route in [*_router.routes, *app.routes]:
         path, methods = getattr(route, "path", ""), getattr(route, "methods", None) or every

@@ -48,7 +48,7 @@ class Record:
     path: str = "other"
     status: int = _GONE
     started: float = field(default_factory=time.monotonic)
-    said: dict[str, Any] = field(default_factory=dict)  # further fields of the log line: texts, characters, pair, models
+    said: dict[str, Any] = field(default_factory=dict)  # more fields of the log line: texts, characters, pair, models
 
 
 class LimitPassed(HTTPException):
