@@ -35,7 +35,7 @@ _SPACE = re.compile(r"[ \t\n\r\f\xa0]+")
 # _TRAILING is matched on the reversed text: a pattern that is anchored at the end would take quadratic time.
 _LEADING = re.compile(r"(?:\s|&nbsp;|&#160;|&#xa0;)*+", re.IGNORECASE)
 _TRAILING = re.compile(r"(?:\s|;psbn&|;061#&|;0ax#&)*+", re.IGNORECASE)
-# Matches the sign of a footnote or of a link to a heading, which is not translated: 1, [a], [1-2].
+# Matches the sign of a footnote or of a link to a heading, which is not translated: 1, [a], [note 1], ¶.
 _NOTE = re.compile(r"\W*\d{0,3}\W*|\[{1,2}(?:\w|[\w-]+\W\d+)\]{1,2}")
 _OF_SENTENCES = re.compile(r"[\w.,;:!?\u2026'\"()\[\]{}\u2010-\u2015\u2018-\u201f\xab\xbb\u3000-\u303f\uff00-\uff65-]")
 _JOINT = re.compile(r"\s?(?![.\u2026\u3002]\s)[^\w\s()\[\]{}\"'!?\u2018-\u201f\xab\xbb]{1,3}\s?")

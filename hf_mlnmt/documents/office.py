@@ -335,7 +335,7 @@ def read_archive(content: bytes, reading: Reading, kind: str) -> Document:
         for entry in entries:
             reading.check()
             read, text = wanted[entry.filename], texts[entry.filename]
-            # Merges the styles of styles.xml in the member's folder with those of the member itself, which override them.
+            # The styles of styles.xml in the member's folder, overridden by those of the member itself.
             here = styles.get(re.sub(r"[^/]*$", "styles.xml", entry.filename, count=1), {}) | styles[entry.filename]
             reading.kept, reading.raised = (_with_heirs(here, which) for which in (1, 2))
             if kind == "xlsx":
