@@ -294,7 +294,7 @@ def sample_demo_corpus(seed: int = 1, sizes: dict[str, int] | None = None) -> di
 
 
 def write_demo_corpus(folder: str | Path, seed: int = 1, sizes: dict[str, int] | None = None) -> Path:
-    """Writes train, val and test as `<part>.en.gz` and `<part>.de.gz`, and returns the folder; one seed, the same bytes.
+    """Writes the parts as `<part>.en.gz` and `<part>.de.gz`, the same bytes for the same seed. Returns `folder`.
 
     Sizes: 40,000, 500 and 1,000 distinct pairs unless told otherwise. See `sample_demo_corpus` for what is held out.
     """
