@@ -27,7 +27,7 @@ LOST = 76
 AFTER_THE_FIRST = 3.0  # seconds before a process ends with LOST, so that torchrun first sees the process that failed
 PATIENCE = 30.0  # seconds that a process may use to save its state after its parent ended
 TO_SAVE = 86_400  # seconds after a signal until torchrun kills the processes, so that they can save their state
-# Signals that torchrun handles; Windows has neither SIGHUP nor SIGUSR1.
+# Signals that torchrun passes on to the processes; Windows has neither SIGHUP nor SIGUSR1.
 SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
 
 
