@@ -57,7 +57,10 @@ _CALLS = 64  # number of TranslationCalls that are cached: those used last
 
 
 class Overloaded(Exception):
-    """Raised for a request that is refused since too many texts wait or the server ends. retry_after: in seconds."""
+    """Raised for a request that is refused since too many texts wait or the server ends.
+
+    retry_after: seconds after which the client may try again.
+    """
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         super().__init__(message)
@@ -470,7 +473,7 @@ def _options_of_leg(leg: Leg, options: dict[str, Any], last: bool) -> DecodingOp
         for name in ("num_return_sequences", "alternatives", *terms, *OF_TEXTS):
             asked.pop(name, None)
     if asked.get("do_sample") and (asked.get("num_return_sequences") or 1) == 1 and not asked.get("num_beams"):
-        asked = {"seed": 1, **asked, "draws": "text"}  # makes random draws independent of the batch
+        asked = {"seed": 1, **asked, "draws": "text"}  # random draws depend on the text, not the batch
     return DecodingOptions().with_keywords(asked)
 
 

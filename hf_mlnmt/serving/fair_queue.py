@@ -38,7 +38,7 @@ _DEARER = 1.15  # a batch size is chosen if its tokens cost at most so many time
 
 
 class QueuedPiece(NamedTuple):
-    """A sentence of a request. Pieces sort by `turn`, then by `number`, the order in which they were made."""
+    """A sentence of a request in a queue; pieces sort by `turn` (see above), then by `number`, the order of making."""
 
     turn: float
     number: int

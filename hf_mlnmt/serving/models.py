@@ -31,7 +31,7 @@ _NAMED = re.compile(r"([A-Za-z]{2,3}(?:_[A-Za-z]+)?)-([A-Za-z]{2,3}(?:_[A-Za-z]+
 _MARIAN = re.compile(r"opus-mt-(?:tc-\w+-)?([a-z]{2,3})-([a-z]{2,3})$")
 _PLACES = {"average", "best", "hub", "model"}  # a model in such a folder gets the parent folder's name
 _MOST_ROUTES = 10_000  # number of routes that are cached
-_PREFERRED = "en"  # preferred language between two models that translate a pair together
+_PREFERRED = "en"  # preferred third language `via` of a route through two models
 
 
 class Leg(NamedTuple):
