@@ -23,7 +23,7 @@ _INLINE = names_of(
 )
 _VOID = names_of("area base br col embed hr img input link meta param source track wbr")
 _OPAQUE_INLINE = names_of("code kbd samp var math svg object audio video canvas")
-_RAW = names_of("script style textarea title iframe noembed noframes xmp")  # content is not parsed as markup
+_RAW = names_of("script style textarea title iframe noembed noframes xmp")  # elements whose content is not markup
 _OPAQUE = _OPAQUE_INLINE | _RAW - {"title"} | {"pre", "template"}
 # Ruby readings (rt, rp, rtc) spell the pronunciation of source characters: they are left out of translations.
 _RUBY, _READINGS = names_of("ruby rb rbc"), names_of("rt rp rtc")
