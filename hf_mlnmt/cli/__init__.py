@@ -43,8 +43,9 @@ def _add(verbs: typer.Typer, verb: Callable[..., None], panel: str | None = None
 
 
 _OUTPUTS = ("output", "html", "save_translations", "scores_file", "doubtful", "report")
-_NO_INPUTS = ("cache", "data", "recipe", "recipes")  # not protected; a recipe may be in the folder of its run
-_MODELS = {"model", "models", "device", "init_from", "checkpoints"}  # arguments of verbs that load models
+# Arguments whose files an output may replace: the recipe of a run, for example, may be in the run's output folder.
+_NO_INPUTS = ("cache", "data", "recipe", "recipes")
+_MODELS = {"model", "models", "device", "init_from", "checkpoints"}  # a verb with one of these arguments loads a model
 
 
 def _keeping_inputs(verb: Callable[..., None]) -> Callable[..., None]:
@@ -72,7 +73,7 @@ def _keeping_inputs(verb: Callable[..., None]) -> Callable[..., None]:
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter(name, keyword, default=False, annotation=kind) for name, kind in added.items()]
     parameters = [*(each.replace(annotation=hints[each.name]) for each in signature.parameters.values()), *parameters]
-    for each in parameters:  # a switch that is off has no --no-...
+    for each in parameters:  # a switch that is off by default gets no option --no-NAME
         if isinstance(each.default, OptionInfo) and each.default.default is False and not each.default.param_decls:
             each.default.param_decls = (f"--{each.name.strip('_').replace('_', '-')}",)
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -86,7 +87,8 @@ def _files_of(value: Any) -> Iterator[Path]:
         for each in value:
             yield from _files_of(each)
     elif isinstance(value, str | Path | NamedPath):
-        pattern = glob.escape(str(getattr(value, "path", value))).replace("{test}", "*")  # of `compare`
+        # In a path, `compare` replaces {test} by the name of each test set.
+        pattern = glob.escape(str(getattr(value, "path", value))).replace("{test}", "*")
         for path in map(Path, glob.glob(pattern)):
             yield path
             if (path / CONFIG).is_file():
@@ -129,7 +131,7 @@ def _version(asked: bool) -> None:
         from hf_mlnmt import __version__
 
         typer.echo(f"hf-mlnmt {__version__}")
-        for package in ("torch", "transformers"):  # from metadata, since importing takes seconds
+        for package in ("torch", "transformers"):  # reads versions from metadata: importing takes seconds
             typer.echo(f"{package} {metadata.version(package)}")
         typer.echo(f"Python {python_version()}")
         raise typer.Exit
@@ -152,22 +154,22 @@ def main() -> None:
     SIGTERM."""
     _replace_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper) and not variable("PYTHONIOENCODING"):
-        # UTF-8 and "\n" as in files; on Windows a pipe would have the system's code page.
+        # Standard output is UTF-8 with "\n" as files are; on Windows a pipe would be in the system's code page.
         sys.stdout.reconfigure(encoding="utf-8", errors=sys.stdout.errors, newline="\n")
     try:
         try:
             app()
         finally:
-            sys.stdout.flush()  # finds a full disk here, where it is reported, not when Python ends
+            sys.stdout.flush()  # raises OSError for a full disk, which is reported below
     except UserError as error:
         _fail(str(error))
     except UnicodeEncodeError as error:
         written = error.object[error.start]
         _fail(f"standard output is {error.encoding}, which has no {written!r}: unset PYTHONIOENCODING, or name a file.")
-    except BrokenPipeError:  # the program that reads the output has ended, as `| head` does
+    except BrokenPipeError:  # the program that reads this output has ended, as `head` does in `| head`
         _drop_output()
         sys.exit(1)
-    except OSError as error:  # errors of the system: no permission, no space, no network
+    except OSError as error:  # an error of the operating system: no permission, no space, no network
         _drop_output()
         _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
 
@@ -177,7 +179,7 @@ class _Closed(io.TextIOBase):
 
     @property
     def buffer(self) -> Any:
-        """Returns itself, so that writing bytes raises UserError too."""
+        """Returns this object, so that `sys.stdout.buffer.write` raises UserError too."""
         return self
 
     def write(self, text: str) -> int:
@@ -190,7 +192,7 @@ def _replace_closed_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+            os.open(os.devnull, os.O_RDWR)  # the system assigns the lowest free number: that of the closed stream
     sys.stdout = sys.stdout or _Closed()
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 

@@ -1,4 +1,4 @@
-"""Look into models: attention, parts left out, probes, embeddings, costs, curves of trainings."""
+"""Analyse models: attention, scores without a part of the model, probes, embeddings, costs, curves of trainings."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -126,7 +126,7 @@ def cost(
     *,
     decoding: DecodingOptions,
 ) -> None:
-    """Measure the costs of systems relative to the first, the baseline: JSON, csv, png and svg in the folder --output.
+    """Measure parameters, operations, memory and speed of systems, relative to the first: JSON, csv, png, svg.
 
     Parameters, operations and peak memory of a training step, training steps/s, decoding tokens/s; in brackets as a
     multiple of the baseline, which is measured right before each (docs/analysis.md). Weights and sentences are random.
@@ -152,7 +152,7 @@ def cost(
             raise UserError(f"--length {length}: {name} reads {positions} tokens (max_position_embeddings) at most.")
     drawn = min([vocabulary, *(config.vocab_size for config in configs.values())])
     work = Work(drawn, tokens, length, batch, decoding.num_beams or 1, steps, rounds, device)
-    options.use_machine(threads)  # as our trainer does
+    options.use_machine(threads)  # the trainer makes the same settings of allocator and threads
     study = cost_study(configs, work, tell)
     finish(study, output, {"shape": shape, "threads": threads, "systems": list(map(str, systems))})
     tell(f"measured on: {study.rows[0]['machine']}")
@@ -221,7 +221,7 @@ def embed(
     check_told(parts, source_language, target_language)
     vectors = embed_file(parts, file, source_language, pooling, target_language)
     with atomic_path(output) as path, path.open("wb") as handle:
-        # numpy.save into a file misses errors of the system when C's buffer is written out.
+        # numpy.save into an open file does not report a full disk if the error occurs while C's buffer is written.
         np.lib.format.write_array_header_1_0(handle, np.lib.format.header_data_from_array_1_0(vectors))
         handle.write(vectors.data)
     typer.echo(f"{output}: {vectors.shape[0]} sentences, {vectors.shape[1]} numbers each", err=True)
@@ -344,9 +344,10 @@ def probe(
     target_language: options.To = None,
     device: options.Device = None,
 ) -> None:
-    """Train classifiers on frozen sentence vectors, or correlate their cosines: JSON, csv, png and svg in --output.
+    """Train classifiers on frozen sentence vectors, or correlate the cosines of pairs with scores that people gave.
 
-    The vectors are the mean of an encoder layer's states; with --pooling the model's embeddings.
+    The vectors are the mean of an encoder layer's states; with --pooling the model's embeddings. The folder --output
+    gets JSON, csv, png and svg.
 
     Examples:
 

@@ -19,7 +19,8 @@ RARE |= {"--confidence", "--prefix", "--trust-remote-code", "--tokenize", "--pro
 RARE |= {"--bad-lines", "--keep-accelerators", "--methods", "--requeue-code", "--progress", "--matrix", "--bootstrap"}
 RARE |= {"--test-set", "--robustness", "--doubtful", "--summary", "--report"}
 RARE |= {"--name", "--language", "--scores", "--one-based"}
-SEVERAL = {"--text", "--languages", "--code", "--like"}  # take all words up to the next option, if given repeatedly
+# Options that, where a verb allows them to be repeated, get each word up to the next option as a value.
+SEVERAL = {"--text", "--languages", "--code", "--like"}
 
 
 class Verb(TyperCommand):
@@ -27,8 +28,8 @@ class Verb(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses the command line; reads `--text a b` as `--text a --text b` (SEVERAL) and `--pair a.tmx`, one file of
-        both languages, as `--pair a.tmx a.tmx`; refuses empty arguments, which would count as an option left out or
-        as the current folder."""
+        both languages, as `--pair a.tmx a.tmx`. Raises UserError for an empty argument, which would count as an option
+        left out or as the current folder."""
         several = {name for each in self.params if getattr(each, "multiple", False) for name in each.opts} & SEVERAL
         both = {name for each in self.params if each.metavar == "SOURCE TARGET" for name in each.opts}
         words: list[str] = []

@@ -13,7 +13,7 @@ def import_(
     output: Path = options.output(..., "Folder to make. An earlier import there is replaced, nothing else."),
     revision: options.Revision = None,
 ) -> None:
-    """Make a model folder from OPUS-MT, NLLB, M2M100, BART, mBART, one of Firefox's, or another toolkit's checkpoint.
+    """Make a model folder from a checkpoint of OPUS-MT, NLLB, M2M100, BART, mBART, Firefox, or another toolkit.
 
     Weights, tokenizer and generation settings are converted. Where the original's own code is installed the outputs are
     compared; import.json in the folder records the comparison, and each tensor's new name. See docs/opus-mt.md.

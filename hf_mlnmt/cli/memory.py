@@ -1,4 +1,4 @@
-"""Translation memories (hf-mlnmt translate --memory): how much of a text they have, and how strongly they steer."""
+"""Translation memories (translate --memory): the share of a text that they contain, and the weight they should get."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +24,7 @@ def analyse(
     target: str = option(..., "Code of the translations' language.", "--to", rich_help_panel=LANGUAGES),
     output: Output = None,
 ) -> None:
-    """Show what a translation memory has of texts, without translating: segments and words by bands of matches.
+    """Count the segments and words of texts by their best matches in a translation memory, without translating.
 
     101 is the same text between the same neighbours, 100 the same text (numbers and placeholders may differ), others
     are similar in so many per cent of the words.
@@ -63,7 +63,7 @@ def tune(
     device: options.Device = None,
     decoding: DecodingOptions,
 ) -> None:
-    """Choose how strongly a translation memory steers (--memory-weight) by BLEU on a development set.
+    """Choose the weight of a translation memory in the search (--memory-weight) by BLEU on a development set.
 
     The set must not be in the memory itself, or its own translations are put in.
 

@@ -24,7 +24,7 @@ def add_language(
     pieces: int = option(0, "Add so many pieces, learnt from the text.", min=0),
     force: options.Force = False,
 ) -> None:
-    """Give a trained model new languages or letters: NLLB, mBART-50, MADLAD, Marian of several languages.
+    """Add languages or letters to the vocabulary of a trained model: NLLB, mBART-50, MADLAD, multilingual Marian.
 
     The embedding of a code begins as the near language's, of a character as its base letter's, of a piece as the mean
     of its parts. All old ids stay. The folder loads in Transformers as the model did; a training teaches what is new:
@@ -86,7 +86,7 @@ def calibrate(
     decoding: DecodingOptions,
     device: options.Device = None,
 ) -> None:
-    """Fit confidences and the usual length to a development set, and save them in the model's generation_config.json.
+    """Fit confidences and the usual ratio of lengths to a development set; save both in generation_config.json.
 
     The sources are translated with the usual options and compared with the references; `translate --confidence` then
     shows how sure the model is of each translation, and `--summary` of a whole file. From the ratio of lengths more
@@ -208,7 +208,7 @@ def trim(
     languages: list[str] | None = option(None, "The codes to keep; default: all that the model has."),
     force: options.Force = False,
 ) -> None:
-    """Cut a model's vocabulary to what texts use: a smaller file, a faster search, the same translations.
+    """Remove the subwords that texts do not use from a model: a smaller file, a faster search, the same translations.
 
     Subwords of the texts stay, and single characters, digits and punctuation, which spell everything else. The folder
     loads in Transformers as the model did, before a training or after it.

@@ -41,14 +41,14 @@ class NamedPath:
 
     @property
     def label(self) -> str:
-        """Returns the name, else the folder's or run's (`ms-1` of runs/ms-1/average); invalid UTF-8 as \\udc..."""
+        """Returns the name, or if there is none the name of the folder or of the run (`ms-1` of runs/ms-1/average)."""
         folder = Path(self.path).resolve()
         label = self.name or (folder.parent.name if folder.name in ("average", "best", "hub") else folder.name)
         return label.encode(errors="backslashreplace").decode()
 
 
 def by_name(given: Iterable[NamedPath]) -> dict[str, str]:
-    """Returns {label: path}. Raises: UserError for a name given twice."""
+    """Returns {label: path} of arguments NAME=PATH. Raises: UserError where two have the same label."""
     paths: dict[str, str] = {}
     for each in given:
         if each.label in paths:
@@ -58,7 +58,7 @@ def by_name(given: Iterable[NamedPath]) -> dict[str, str]:
 
 
 def option(default: Any, help: str, *names: str, **more: Any) -> Any:
-    """Makes an option of a verb. default: ... for a required option; names: if not as the verb's parameter."""
+    """Makes an option of a verb. default: ... if the option is required. names: default --PARAMETER."""
     return typer.Option(default, *names, help=help, **more)
 
 
@@ -87,7 +87,7 @@ named_argument = partial(argument, parser=NamedPath.parse, metavar="NAME=PATH")
 named_option = partial(option, parser=NamedPath.parse)
 machine = partial(option, rich_help_panel=SPEED)
 
-# Options of several verbs. In Annotated, the default ... is replaced by that of the verb's parameter.
+# Options that several verbs share. In Annotated, the default ... is replaced by that of the verb's parameter.
 
 Model = Annotated[str, argument(..., "Model folder (a run's best/ or average/) or Hub name.")]
 Models = Annotated[
@@ -101,12 +101,12 @@ OutputFolder = Annotated[Path, output_folder(..., "Folder for JSON, csv and figu
 ModelToWrite = Annotated[Path, output(..., "The model folder to write.")]
 Force = Annotated[bool, option(..., "Replace the output folder if it is a model's.", "--force")]
 
-# Languages, where a verb does not decode (else: `decoding_options`)
+# Options for languages, of verbs that do not translate; other verbs get them by `decoding_options`.
 
 From = Annotated[str | None, option(..., "Code of the source language.", "--from", rich_help_panel=LANGUAGES)]
 To = Annotated[str | None, option(..., "Code of the target language.", "--to", rich_help_panel=LANGUAGES)]
 
-# The machine, and where a model comes from
+# Options for the machine (device, threads), and for loading a model.
 
 Device = Annotated[str | None, machine(..., "cpu, cuda, cuda:1...; default: a GPU where there is one.")]
 Dtype = Annotated[str, machine(..., "auto (as saved), float32, bfloat16, float16; int8 on a CPU.")]
@@ -114,7 +114,7 @@ Threads = Annotated[int | None, machine(..., "CPU threads, no more than there ar
 Trust = Annotated[bool, machine(..., "Run the code that lies beside a model; read it first.", "--trust-remote-code")]
 Revision = Annotated[str | None, machine(..., "Branch, tag or commit on the Hub.")]
 
-# Training and analyses
+# Options of trainings and of analyses.
 
 DataFolder = Annotated[Path, option(..., "Folder that the file names of recipes are relative to.", "--data", "-d")]
 Settings = Annotated[
@@ -141,7 +141,7 @@ def use_machine(threads: int | None = None) -> None:
 
 
 def refuse(given: Mapping[str, Any], why: str) -> None:
-    """Raises UserError for the first of these options that was given. why: the message after the option's name."""
+    """Raises UserError for the first option with a value in `given`. why: the message after the option's name."""
     if name := next((name for name, value in given.items() if value), None):
         raise UserError(f"{name}: {why}")
 
@@ -154,7 +154,7 @@ _SHELL = {
 
 
 def as_typed(message: str) -> str:
-    """Returns an OptionError's message with options named as on the command line; quoted text stays."""
+    """Returns an OptionError's message with options named as on the command line (num_beams=4: --beams 4)."""
     names = "|".join(sorted(_SHELL, key=len, reverse=True))
 
     def named(found: re.Match[str]) -> str:
@@ -169,7 +169,7 @@ def as_typed(message: str) -> str:
     )
 
 
-EVERY = tuple(_SHELL)  # names of all decoding options, as in Python
+EVERY = tuple(_SHELL)  # names of all decoding options in Python (num_beams, not --beams)
 TRANSLATION = (
     *("source_language", "target_language", "prefix", "num_beams", "length_penalty", "length_normalization"),
     *("early_stopping", "max_new_tokens", "max_source_tokens", "split", "case", "watch", "split_long", "alpha", "beta"),
@@ -198,7 +198,8 @@ def decoding_options(
     ]
 
     def gather(given: dict[str, Any]) -> DecodingOptions:
-        samples = "temperature" in chosen and "do_sample" not in chosen  # a verb with temperature but without --sample
+        # A verb with --temperature but without --sample always samples.
+        samples = "temperature" in chosen and "do_sample" not in chosen
         decoding: dict[str, Any] = {"do_sample": True} if samples else {}
         for name, value in given.items():
             if value is not None:

@@ -20,14 +20,14 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.keys import variable
 from hf_mlnmt.common.memory import cores
 
-PARENT = "HF_MLNMT_PARENT"  # environment variable with the id of the process with which a process must end
+PARENT = "HF_MLNMT_PARENT"  # environment variable with the id of the parent: the process ends when its parent has ended
 LOOK_AFTER = 0.5  # seconds between two checks whether the parent still runs
-# Exit code of a process that lost its connection to the others. It prints nothing: the first that failed has done so.
+# Exit code of a process that lost its connection to the others. The process that failed first prints the message.
 LOST = 76
-AFTER_THE_FIRST = 3.0  # seconds that such a process waits before it ends, so that torchrun sees the first failure
+AFTER_THE_FIRST = 3.0  # seconds before a process ends with LOST, so that torchrun first sees the process that failed
 PATIENCE = 30.0  # seconds that a process may use to save its state after its parent ended
 TO_SAVE = 86_400  # seconds after a signal until torchrun kills the processes, so that they can save their state
-# Windows has neither SIGHUP nor SIGUSR1.
+# Signals that torchrun passes on to the processes; Windows has neither SIGHUP nor SIGUSR1.
 SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
 
 
@@ -59,9 +59,9 @@ def run_in_processes(count: int, arguments: list[str]) -> int:
     for name, usual in (("OMP_NUM_THREADS", max(1, cores() // count)), ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", TO_SAVE)):
         os.environ[name] = str(variable(name, int, usual))
     os.environ[PARENT] = str(os.getpid())
-    logging.disable(logging.ERROR)  # one message, not torchrun's dozens of lines
+    logging.disable(logging.ERROR)  # hides torchrun's dozens of lines; `_explain` prints one message
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    # A store at a free port. torchrun's own rendezvous, c10d, takes seconds, as it reads source files for its log.
+    # The processes connect by a TCPStore on a free port: c10d, torchrun's default, takes seconds to read source files.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, multi_tenant=True)
     with tempfile.TemporaryDirectory() as folder:
         config = LaunchConfig(
@@ -82,7 +82,7 @@ def run_in_processes(count: int, arguments: list[str]) -> int:
         except SignalException as ended:
             return 128 + ended.sigval
         except ChildFailedError as error:
-            # Chooses the exit code of a process that failed by itself, before those that lost it or torchrun ended.
+            # Prefers the exit code of a process that failed by itself to LOST, and LOST to the code after a SIGTERM.
             codes = {failure.local_rank: failure.exitcode for failure in error.failures.values()}
             told_to_end = (-signal.SIGTERM, 128 + signal.SIGTERM)
             code = min(codes.values(), key=lambda code: (code in told_to_end, code == LOST))
@@ -116,9 +116,9 @@ def end_with_parent() -> bool:
     del os.environ[PARENT]
 
     def watch() -> None:
-        while os.getppid() == parent:  # on Windows getppid() never changes, so this never ends the process
+        while os.getppid() == parent:  # endless on Windows, where getppid() never changes
             time.sleep(LOOK_AFTER)
-        os.kill(os.getpid(), signal.SIGTERM)  # its handler saves the state
+        os.kill(os.getpid(), signal.SIGTERM)  # the trainer's handler of SIGTERM saves the state
         time.sleep(PATIENCE)
         os._exit(128 + signal.SIGTERM)
 
@@ -127,8 +127,8 @@ def end_with_parent() -> bool:
 
 
 def end_at_once(code: int) -> NoReturn:
-    """Ends this process, whose work is done, without Python's finalization, in which threads of a process group
-    sometimes abort the process, also after the group was closed.
+    """Ends this process after its work with exit code `code`. Leaves out Python's finalization, during which threads
+    of a process group sometimes abort the process, even if the group was closed.
     """
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -137,11 +137,12 @@ def end_at_once(code: int) -> NoReturn:
 
 
 def end_after_the_first() -> NoReturn:
-    """Ends this process, which lost the others, with code LOST, after torchrun has seen the process that failed."""
+    """Waits AFTER_THE_FIRST seconds and ends this process, which lost its connection to the others, with code LOST."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.stderr.flush()
     time.sleep(AFTER_THE_FIRST)
-    os._exit(LOST)  # closing the group would wait for the others; a normal exit may abort
+    # Ends without closing the process group, which would wait for other processes; sys.exit could abort the process.
+    os._exit(LOST)
 
 
 def lost_the_others(error: BaseException) -> bool:
@@ -162,7 +163,8 @@ def _explain(rank: int, count: int, code: int, log: Path | None) -> None:
     if code < 0 or code == LOST:
         again = "The last checkpoint is kept: the same command goes on from there."
         print(f"error: process {rank} of {count} {said} {again}", file=sys.stderr)
-    if log and (code > 0 or -code == signal.SIGABRT):  # not of a process that was told to end
+    # Prints the log of a process that ended by itself or aborted, not of one that another signal ended.
+    if log and (code > 0 or -code == signal.SIGABRT):
         print(log.read_text(errors="replace")[-4000:], file=sys.stderr, end="")
 
 

@@ -24,7 +24,7 @@ EVERY = 60.0  # seconds between two lines of progress where there is no terminal
 
 
 def tell(text: str) -> None:
-    """Print a line on standard error."""
+    """Prints a line to standard error."""
     typer.echo(text, err=True)
 
 
@@ -54,8 +54,8 @@ def silence() -> None:
 
 
 def load_systems(models: Iterable[NamedPath], device: str | None, *files: Any) -> dict[str, Parts]:
-    """Loads models with their tokenizers, and returns {name: parts}; first checks that each reads the languages of
-    `files` (sources, references, codes that are told: as of `check_files`)."""
+    """Calls `check_files` for each model, then loads the models with their tokenizers, and returns {name: parts}.
+    files: the other arguments of `check_files`: sources, references, (--from, --to)."""
     from hf_mlnmt.common.languages import check_files
     from hf_mlnmt.generation.translating.loading import load
 
@@ -98,7 +98,7 @@ class Progress(AbstractContextManager):
         where: dict[str, Any] = {"console": self.console, "transient": True, "redirect_stdout": False}
         self.bar = progress.Progress(*columns, *times, disable=not (shown and self.console.is_terminal), **where)
         self._lines: Any = None
-        self._first: tuple[float, int] = (0.0, 0)  # the time of the first `show`, and the lines done before
+        self._first: tuple[float, int] = (0.0, 0)  # time of the first `show`; lines done by then
         self._told = time.monotonic()
 
     def __exit__(self, kind: Any = None, *error: Any) -> None:
@@ -107,11 +107,11 @@ class Progress(AbstractContextManager):
             self.say(f"stopped after {self.done:,} lines; {self.goes_on}")
 
     def say(self, text: str, style: str | None = None) -> None:
-        """Print a line as it is."""
+        """Prints a line to the console unchanged, without wrapping."""
         self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
     def watcher(self) -> Watcher:
-        """Returns the callbacks by which a back-translation or training shows messages and progress here."""
+        """Returns callbacks for a back-translation or training that print messages and update the bar of lines."""
         from hf_mlnmt.generation.synthetic.back_translation import Watcher
 
         return Watcher(self.say, self.show)
@@ -128,14 +128,14 @@ class Progress(AbstractContextManager):
         return move
 
     def close(self) -> None:
-        """Removes the bars; `show` makes a new one."""
+        """Stops the display of the bars; a later call of `show` makes a new bar of lines."""
         self.bar.stop()
         if self._lines is not None:
             self.bar.remove_task(self._lines)
             self._lines = None
 
     def show(self, done: int, total: int | None, counts: Any = None) -> None:
-        """Updates the bar of lines: `done` of `total` lines; total None: unknown."""
+        """Updates the bar of lines to `done` of `total` lines (None: unknown); makes the bar at the first call."""
         now = time.monotonic()
         if self._lines is None:
             self.bar.start()

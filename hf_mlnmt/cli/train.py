@@ -89,7 +89,8 @@ def train(
             "--system."
         )
     started_by_us = group.end_with_parent()
-    if processes > 1 and variable("RANK", int) is None:  # with RANK this is one of the processes
+    # Starts the processes, unless this process is one of them: torchrun sets RANK in each.
+    if processes > 1 and variable("RANK", int) is None:
         group.check_processes(processes, "--processes")
         raise typer.Exit(_asking(requeue_code, group.run_in_processes(processes, sys.argv[1:])))
 
@@ -105,7 +106,7 @@ def train(
         with Progress(console := Console(stderr=True)) as progress:
             watcher = progress.watcher()
             if pair is not None:
-                # typer cannot repeat an option with two values: the second file of each --test is an argument.
+                # typer cannot repeat an option with two values: `named` holds the second file of each --test.
                 tests = tuple(zip(test or [], named, strict=True))
                 asked = TwoFiles(
                     *(pair, from_, to, dev, tests, text, system, init_from, student, tuple(teacher or ()), reverse),
@@ -131,7 +132,7 @@ def train(
     if started_by_us:
         group.end_at_once(code)
     # A process group that is open when Python ends sometimes aborts the process, as its threads use freed objects.
-    # After an error it stays open, since closing could wait forever for a process that has ended.
+    # After an error the group is not closed, since closing could wait forever for a process that has ended.
     PartialState().destroy_process_group()
     if code:
         raise typer.Exit(code)

@@ -135,7 +135,8 @@ def translate(
             identity_of_model(model, **how), style, dtype=dtype, doubtful=doubtful and doubtful.name
         )
     total = len(document.texts) if document else texts.total if texts else None
-    shown = decoding.progress and not (output is None and sys.stdout.isatty())  # no bar among translations
+    # Shows no progress bar where translations are written to the terminal.
+    shown = decoding.progress and not (output is None and sys.stdout.isatty())
     kept = "kept but for the last --window. The same command goes on." if about else ""
     quality = quality_of(pipeline.model, ()) if summary else None
     count_in: Any = quality.add if quality else lambda best: None

@@ -34,7 +34,8 @@ class Noun(NamedTuple):
 
 
 class Verb(NamedTuple):
-    """A verb. prefix: its separable part (ruft ... an). case: of its object. subjects, objects: kinds of nouns."""
+    """A verb, English and German. prefix: separable part (ruft ... an). case: of its German object. subjects, objects:
+    the kinds of nouns that may be its subject or object (`Noun.kind`)."""
 
     en: str
     en_singular: str
@@ -103,17 +104,17 @@ work works worked arbeitet arbeiten gearbeitet - - p -
 # English, German, and the kinds of nouns that the adjective suits.
 ADJECTIVES = [("small", "klein", "pat"), ("big", "groß", "pat"), ("old", "alt", "pat")]
 ADJECTIVES += [("young", "jung", "pa"), ("red", "rot", "t")]
-# English subject and object; German nominative, accusative and dative; whether plural.
+# Each pronoun: English as subject and as object; German nominative, accusative and dative; 1 for a plural.
 PRONOUNS = [("he", "him", "er", "ihn", "ihm", 0), ("she", "her", "sie", "sie", "ihr", 0)]
 PRONOUNS += [("we", "us", "wir", "uns", "uns", 1), ("they", "them", "sie", "sie", "ihnen", 1)]
-# Of the finite verb: English singular and plural, German singular and plural.
+# The finite verb of each tense: English singular and plural, German singular and plural.
 TENSES = {"perfect": ("has", "have", "hat", "haben"), "can": ("can", "can", "kann", "können")}
 TENSES["must"] = ("must", "must", "muss", "müssen")
 TIMES = [("today", "heute"), ("every day", "jeden Tag"), ("in the evening", "am Abend"), ("now", "jetzt")]
 PLACES = [("in the garden", "im Garten"), ("in the city", "in der Stadt"), ("in the kitchen", "in der Küche")]
 PLACES += [("at the market", "auf dem Markt"), ("behind the house", "hinter dem Haus")]
 CONJUNCTIONS = [("because", "weil"), ("although", "obwohl"), ("when", "wenn")]
-# Endings for masculine, feminine, neuter, plural, a text a case: of the determiner, and of the adjective after it.
+# German determiners, a text for each of CASES: masculine, feminine, neuter and plural. _WEAK...: endings of adjectives.
 DETERMINERS = {
     "the": ("der die das die", "den die das die", "dem der dem den"),
     "this": ("dieser diese dieses diese", "diesen diese dieses diese", "diesem dieser diesem diesen"),
@@ -127,7 +128,7 @@ CASES = ("nom", "acc", "dat")
 
 
 class Phrase(NamedTuple):
-    """A noun phrase or pronoun: English as subject and as object, German by case, and its noun or pronoun (`name`)."""
+    """A noun phrase or pronoun: English as subject and as object, German by case. name: its English noun or pronoun."""
 
     subject: str
     object: str
@@ -157,7 +158,7 @@ def pronoun(number: int) -> Phrase:
 
 
 class Clause(NamedTuple):
-    """A verb with subject and object, and at most one of time and place; a time in `front` begins the clause."""
+    """A clause: verb, subject, object, tense, and at most one of `time`, `place` and `front`, a time that begins it."""
 
     subject: Phrase
     verb: Verb
@@ -169,7 +170,7 @@ class Clause(NamedTuple):
 
     @property
     def combination(self) -> str:
-        """Returns subject, verb and object as text, without number, determiner and adjective."""
+        """Returns subject, verb and object in English as a text, without number, determiner and adjective."""
         return f"{self.subject.name} {self.verb.en} {self.object.name if self.object else ''}"
 
     def english(self, question: bool = False) -> str:
@@ -207,13 +208,14 @@ class Clause(NamedTuple):
 
 
 class Sampler:
-    """Draws sentence pairs, the same ones for the same seed."""
+    """Draws random sentence pairs; the same seed draws the same pairs."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
 
     def phrase(self, kinds: str, avoid: str = "") -> Phrase:
-        """Returns a noun phrase of one of `kinds`, or a pronoun for persons, at random; its word is not `avoid`."""
+        """Returns a random noun phrase, with a noun of one of `kinds` (`Noun.kind`) other than `avoid`; or in 15 % of
+        draws a pronoun, if persons ("p") are among the kinds."""
         choice, chance = self.random.choice, self.random.random
         if "p" in kinds and chance() < 0.15:
             return pronoun(choice([number for number, line in enumerate(PRONOUNS) if line[0] != avoid]))
@@ -284,7 +286,7 @@ def sample_demo_corpus(seed: int = 1, sizes: dict[str, int] | None = None) -> di
         if len(of) > 1 or pair[0] in seen or len(parts[part]) >= sizes[part]:
             continue
         if not MIN_WORDS <= len(pair[0].split()) <= MAX_WORDS or not (part == "train" or words <= forms):
-            continue  # a held-out sentence waits until training has its word forms
+            continue  # val and test get no word forms that train lacks
         forms |= words if part == "train" else set()
         seen.add(pair[0])
         parts[part].append(pair)
@@ -292,7 +294,7 @@ def sample_demo_corpus(seed: int = 1, sizes: dict[str, int] | None = None) -> di
 
 
 def write_demo_corpus(folder: str | Path, seed: int = 1, sizes: dict[str, int] | None = None) -> Path:
-    """Writes train, val and test as `<part>.en.gz` and `<part>.de.gz`; one seed, the same bytes. Returns the folder.
+    """Writes the parts as `<part>.en.gz` and `<part>.de.gz`, the same bytes for the same seed. Returns `folder`.
 
     Sizes: 40,000, 500 and 1,000 distinct pairs unless told otherwise. See `sample_demo_corpus` for what is held out.
     """

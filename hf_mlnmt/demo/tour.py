@@ -15,9 +15,9 @@ from hf_mlnmt.demo import write_demo_corpus
 if TYPE_CHECKING:
     from rich.console import Console
 
-TEST_SENTENCES = 5  # that are shown with their translations
-BATCH_TOKENS = 1024  # of all processes together
-# Settings of a small tour: the model learns little, enough to see that every step works.
+TEST_SENTENCES = 5  # number of test sentences that are shown with their translations
+BATCH_TOKENS = 1024  # tokens of a batch, divided among the processes
+# Settings of the recipe for a small tour: the model learns little, but every step is run.
 SMALL = ("budget.steps=240", "schedule.warmup=60", "evaluation.every=120", "checkpoints.average=1")
 
 

@@ -37,8 +37,11 @@ _MOST = 8  # translations among which one is looked for that is short enough
 
 
 class Format(NamedTuple):
-    """The reader of a format, of text (str) or of an archive (bytes). `declared`: where files may name their encoding,
-    the error handler of str.encode for characters that the encoding lacks."""
+    """A format: its reader, either of `text` (str) or of an `archive` (bytes).
+
+    `declared`: for a format whose files may name their encoding, the error handler of str.encode for characters that
+    the named encoding lacks; None: files name no encoding.
+    """
 
     text: Callable[[str, Reading], Iterable[str | Passage | Checked]] | None = None
     archive: Callable[[bytes, Reading], Document] | None = None
@@ -65,7 +68,7 @@ _ENCODING = re.compile(
 
 
 def is_document(name: str | Path) -> bool:
-    """Returns whether a file is a document, by its ending, and not lines of text as `a.en` or `a.txt`.
+    """Returns whether a file is a document by its ending, one of FORMATS, and not lines of text as `a.en` or `a.txt`.
 
     Where an ending has other meanings too (a.ts, a.json, a.xml), the beginning of the file decides.
     """
@@ -79,7 +82,7 @@ def is_document(name: str | Path) -> bool:
 
 
 def check_format(name: str, ending: str) -> None:
-    """Raises UserError, with a remedy, if `ending` is none of FORMATS; name: of the file."""
+    """Raises UserError if `ending` is none of FORMATS. name: the file's name, for a message that suggests a remedy."""
     if ending not in FORMATS:
         raise UserError(refusal(name) or f"file format not supported; choose one of {', '.join(FORMATS)}.")
 
@@ -91,13 +94,16 @@ def read(text: str, ending: str, reading: Reading | None = None) -> Document:
     """
     reading, reader = reading or Reading(), FORMATS[ending].text
     assert reader is not None
-    mark = "\ufeff" * text.startswith("\ufeff")  # byte order mark
+    mark = "\ufeff" * text.startswith("\ufeff")  # the byte order mark, which is kept
     parts = reader(check_text(text[len(mark) :]), reading)
     return Document({"": [mark, *parts]}, reading, text, lambda members: members[""])
 
 
 def read_bytes(content: bytes, ending: str, reading: Reading | None = None) -> Document:
-    """Parses a document from its file's bytes; the document's `write` returns bytes. Raises: UserError as `read`."""
+    """Parses a document from its file's bytes; the document's `write` returns bytes.
+
+    Raises: UserError for a document that cannot be read, and for `fuzzy` where the format has no such mark.
+    """
     reading, form = reading or Reading(), FORMATS[ending]
     if reading.fuzzy and form not in (_PO, _XLIFF):
         raise UserError(f"--fuzzy (fuzzy) is of .po and .xliff, and {ending} has no such mark. Leave it out.")
@@ -106,7 +112,7 @@ def read_bytes(content: bytes, ending: str, reading: Reading | None = None) -> D
     named = _ENCODING.match(content) if form.declared else None
     utf16 = content[:2] in (b"\xff\xfe", b"\xfe\xff")
     encoding = "utf-16" if utf16 else named[1].decode() if named else "utf-8"
-    encoding = "utf-8" if encoding == "CHARSET" else encoding  # xgettext writes this placeholder
+    encoding = "utf-8" if encoding == "CHARSET" else encoding  # xgettext writes charset=CHARSET into headers
     try:
         document = read(content.decode(encoding), ending, reading)
     except UnicodeDecodeError as error:
@@ -147,7 +153,8 @@ def translate_document(
     tell: Callable[[int, str, Hypothesis], Any] = lambda number, text, best: None,
     counts: dict[str, Any] | None = None,
 ) -> Any:
-    """Returns a document, translated; its inline elements are placed by alignments where the model has these.
+    """Translates a document and returns what its `write` returns. Inline elements are placed by alignments of words,
+    where the model has alignments.
 
     tell: called for each text with its number, from 1, and its translation. counts: gets counts for JSON.
     """
@@ -222,7 +229,8 @@ def translate_file(
 
 
 def language_of(model: str, code: str | None) -> str | None:
-    """Returns the tag of a model's target language: of `code`, else of its folder's direction; None if unknown."""
+    """Returns the language tag of `code`, or without a code that of the target language that the model's folder names;
+    None if the folder names none."""
     pair = direction_of(model) if code is None and Path(model).is_dir() else None
     told = pair[1] if pair else code
     return told and language_tag(told)

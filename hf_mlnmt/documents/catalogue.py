@@ -24,12 +24,12 @@ _ONE = r'"(?:[^"\\\n]|\\.)*+"'
 _STATEMENT = re.compile(
     rf"^[ \t]*(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*({_ONE}(?:\s*+{_ONE})*+)", re.MULTILINE
 )
-_ABOVE = re.compile(r"(?:^#(?!~).*\r?\n)*\Z", re.MULTILINE)  # all comments of a message
-_EARLIER = re.compile(r"(?:^#\|.*\r?\n)*\Z", re.MULTILINE)  # comments with a message's earlier text, above it
+_ABOVE = re.compile(r"(?:^#(?!~).*\r?\n)*\Z", re.MULTILINE)  # matches all comments above a message
+_EARLIER = re.compile(r"(?:^#\|.*\r?\n)*\Z", re.MULTILINE)  # matches comments #|, a message's earlier text
 _HEADER = 'msgid ""\nmsgstr ""\n"MIME-Version: 1.0\\n"\n"Content-Type: text/plain; charset=UTF-8\\n"\n'
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\t": "\\t"}
 _CODES = {"t": "\t", "r": " ", "n": "\n"}
-# Strings of a catalogue are escaped as in C.
+# Decodes and encodes the strings of a catalogue, which are escaped as in C.
 _PO = Form(
     lambda raw: re.sub(r"\\(.)", lambda match: _CODES.get(match[1], match[1]), raw),
     lambda text: re.sub(r'[\\"\t]', lambda match: _ESCAPES[match[0]], text),
@@ -37,14 +37,14 @@ _PO = Form(
 )
 
 
-# Letters (group 1) outside of tags, entities, escapes and placeholders.
+# Matches letters (group 1) outside of tags, entities, escapes and placeholders.
 _LETTERS = re.compile(r"<[^<>]*>|&[#\w]+;|\\.|\$?\{[^{}]*\}|%(?:\(\w+\)|[\d$.*-])*\w|([^\W\d_])")
-SPACED = r"\{\{\s[^{}]*\}\}|\{\w+,\s[^{}]*\}"  # placeholders of several words: {{ name }}, {0, number}
+SPACED = r"\{\{\s[^{}]*\}\}|\{\w+,\s[^{}]*\}"  # matches placeholders with spaces: {{ name }}, {0, number}
 _TAG_OR_CODE = re.compile(  # groups: a line's end, a tab, another code of C, an escaped sign, a tag or placeholder
     rf"((?:\\r)?\\n|\\r)|(\\t)|(\\x[\da-fA-F]+|\\[abfv0-7]+)|(\\.)|((?<!%)</?[a-zA-Z0-9][^<>]*>|&#?\w+;|{SPACED})"
 )
-_NAMED = re.compile(r"%(?:[({]|<\w|\d+\$|\d+%?$|%$)|\{\w|\$")  # placeholders whose order is free
-# How many plural forms languages have, and the rule that computes a number's form, where it is not (2, "n != 1").
+_NAMED = re.compile(r"%(?:[({]|<\w|\d+\$|\d+%?$|%$)|\{\w|\$")  # named or numbered placeholders: in any order
+# {languages: (number of plural forms, rule for the form of a number n)}; other languages have (2, "n != 1").
 _SLAVIC = "n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2"
 _PLURALS = {
     "ja zh ko vi th id ms lo my km ka": (1, "0"),
@@ -63,7 +63,7 @@ _RULES = {name: rule for names, rule in _PLURALS.items() for name in names.split
 
 
 def doubled(form: Form) -> Form:
-    """Returns the form of messages of Java and ICU, in which two apostrophes are one and a single one quotes."""
+    """Returns `form` changed for messages of Java and ICU, in which an apostrophe is written as two."""
     return form._replace(
         read=lambda raw: form.read(raw).replace("''", "'"), quote=lambda text: form.quote(text.replace("'", "''"))
     )
@@ -72,7 +72,8 @@ def doubled(form: Form) -> Form:
 def text_of_program(
     raw: str, reading: Reading, form: Form, tokens: Callable[[str], Iterator[Token]], icu: bool, strict: bool = False
 ) -> Checked:
-    """Returns a text of a program, written `raw`, as a message; of a message of ICU (icu) each branch is a message.
+    """Returns the text of a program as a Checked message. raw: as written in the file. icu: whether it is a message of
+    ICU, each branch of which becomes a message.
 
     tokens: splits raw text into tokens. strict: as of `message`.
     """
@@ -84,8 +85,9 @@ def text_of_program(
 
 
 def message(inner: Sequence[str | Passage], raw: str, form: Form, strict: bool = False) -> Checked:
-    """Returns the parts `inner` of a message, written `raw`, as Checked: a translation is used only if it has the same
-    placeholders, and gets the sign of the access key before one letter.
+    """Returns a message as Checked, by which a translation is refused unless it has the same placeholders. inner: parts
+    of the message; raw: as written in the file. If the message marks the letter of an access key (&File), the mark is
+    left out of the text to translate, and put before a letter of the translation.
 
     strict: the message is a format string of C or Python, in which a % before any other sign is wrong.
     """
@@ -116,7 +118,7 @@ def _with_key(raw: str, sign: str, letter: str) -> str:
     """Returns a raw translation with `sign` before a letter: preferably `letter`, and at a word's beginning."""
     places = [match.start(1) for match in _LETTERS.finditer(raw) if match[1]]
     cased = [place for place in places if raw[place].lower() != raw[place].upper()]
-    if not cased:  # Chinese and Japanese: the key is appended, as in "(&F)"
+    if not cased:  # appends the access key to text in Chinese or Japanese, as in "(&F)"
         end = len(raw.rstrip(".:\u2026\u3002 "))
         return f"{raw[:end]}({sign}{letter.upper()}){raw[end:]}"
     best = min(cased, key=lambda place: (raw[place].lower() != letter.lower(), raw[place - 1 : place].isalpha(), place))
@@ -124,7 +126,8 @@ def _with_key(raw: str, sign: str, letter: str) -> str:
 
 
 def read_po(text: str, reading: Reading) -> list[str | Passage | Checked]:
-    """Returns the parts of a catalogue: translates messages without a translation, in all plural forms of the header.
+    """Returns the parts of a catalogue; messages without a translation are to be translated, in all plural forms that
+    the header declares.
 
     Translated and obsolete messages and comments stay. The header gets the target language, and its plural forms and
     encoding where it names none. A message whose translation is refused stays empty and is marked fuzzy.
@@ -176,7 +179,8 @@ def read_po(text: str, reading: Reading) -> list[str | Passage | Checked]:
         whole: list[str | Passage | Checked | Callable[[Hypothesis], str]] = [before]
         for number in numbers:
             ours = numbers_of[int(number)] if number and numbers_of else {1} if number in (None, "0") else set()
-            one = ours == {1} or (alike and 1 in ours and len(numbers_of) > 1)  # a singular with the number fits 21 too
+            # Translates the singular for a form of 1, 21, 31... too, if the singular has the number as a placeholder.
+            one = ours == {1} or (alike and 1 in ours and len(numbers_of) > 1)
             raw = said["msgid"] if one else said.get("msgid_plural", said["msgid"])
             name = "msgstr" if number is None else f"msgstr[{number}]"
             behind = text[last:end] if number == numbers[-1] else newline

@@ -13,7 +13,7 @@ from hf_mlnmt.documents.marked import HTML, Form, Passage, Reading, Token, passa
 
 
 def names_of(text: str) -> frozenset[str]:
-    """Returns the set of the names in a text, which spaces separate."""
+    """Splits a text at white space and returns the set of the names in it."""
     return frozenset(text.split())
 
 
@@ -23,20 +23,20 @@ _INLINE = names_of(
 )
 _VOID = names_of("area base br col embed hr img input link meta param source track wbr")
 _OPAQUE_INLINE = names_of("code kbd samp var math svg object audio video canvas")
-_RAW = names_of("script style textarea title iframe noembed noframes xmp")  # their content is no markup
+_RAW = names_of("script style textarea title iframe noembed noframes xmp")  # elements whose content is not markup
 _OPAQUE = _OPAQUE_INLINE | _RAW - {"title"} | {"pre", "template"}
-# Ruby readings spell the pronunciation of source characters, and are left out of translations.
+# Ruby readings (rt, rp, rtc) spell the pronunciation of source characters: they are left out of translations.
 _RUBY, _READINGS = names_of("ruby rb rbc"), names_of("rt rp rtc")
 _END_OF_READING = re.compile(r"</r(?:t|p|tc)\s*>|(?=</ruby|<r[tp][\s>])|\Z", re.IGNORECASE)
 _ENDED_BY_SIBLING = names_of("p li dt dd td th tr option")
-# A comment or tag without an end extends to the end of the text; possessive quantifiers avoid backtracking there.
+# Matches a tag or comment; without its end, up to the end of the text. Possessive quantifiers avoid backtracking.
 TAG = re.compile(
     r"""<!--.*?(?:-->|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)|</(?P<end>[a-zA-Z][^\s/>]*)[^>]*>?|<[!?/][^>]*>?"""
     r"""|<(?P<start>[a-zA-Z][^\s/>]*+)(?P<attributes>(?:[^>"'=]|=\s*+(?:"[^"]*"|'[^']*')?|["'])*+)>|<[a-zA-Z].*\Z""",
     re.DOTALL,
 )
 ATTRIBUTE = re.compile(r"""([^\s"'<>/=]+)(?:(\s*=\s*)("[^"]*"|'[^']*'|[^\s"'=<>`]+))?""")
-# Attributes whose values are translated: of any tag, and (tag, attribute).
+# Attributes whose values are translated: of any tag (_SPOKEN), and of one tag only (_SPOKEN_OF).
 _SPOKEN = {"title", "aria-label", "aria-description", "alt", "placeholder"}
 _SPOKEN_OF = {("option", "label"), ("optgroup", "label"), ("track", "label")}
 _BUTTONS, _DESCRIPTIONS = (
@@ -56,7 +56,8 @@ def attributes(tag: str) -> dict[str, str]:
 
 
 def quoted(value: str, reading: Reading) -> str:
-    """Registers an attribute's value for translation; returns its placeholder in quotes, or the value if wordless."""
+    """Registers an attribute's value for translation, and returns its placeholder in quotes; returns a value without
+    words as it is."""
     mark = value[0] if value[0] in "\"'" else '"'
     written = {"&": "&amp;", "<": "&lt;", mark: "&quot;" if mark == '"' else "&#39;"}
     form = Form(unescape, lambda text: re.sub("[&<\"']", lambda match: written.get(match[0], match[0]), text))

@@ -1,4 +1,4 @@
-"""Messages of ICU: the branches of plural, select and selectordinal are translated, the frame around them stays.
+"""Messages of ICU: the branches of plural, select and selectordinal are translated, their syntax is kept.
 
 The text around a plural goes into each of its branches, so that a branch is a whole sentence:
 "You have {n, plural, one {# dog} other {# dogs}}" -> "{n, plural, one {You have # dog} other {You have # dogs}}".
@@ -17,8 +17,8 @@ from hf_mlnmt.documents.marked import Checked, Passage
 
 _OPENS = re.compile(r"\{\s*(\w+)\s*,\s*(plural|selectordinal|select)\s*,\s*(offset:\d+\s*)?")
 _KEY = re.compile(r"\s*(=\d+|\w+)\s*\{")
-TAGS = ("zero", "one", "two", "few", "many", "other")  # in the order in which CLDR lists them
-MOST = 32  # branches of a message, when those of all its selectors are multiplied
+TAGS = ("zero", "one", "two", "few", "many", "other")  # plural categories in the order of CLDR
+MOST = 32  # most branches of a translated message; those of several selectors are multiplied
 
 
 class _Selector(NamedTuple):
@@ -37,7 +37,7 @@ def is_icu(raw: str) -> bool:
 
 @cache
 def plural_categories(language: str, ordinal: bool = False) -> dict[str, bool]:
-    """Returns the categories of a language's numbers, and of each whether it is of the number 1 alone.
+    """Returns {plural category of a language (one, few, other...): whether the category is for the number 1 alone}.
 
     Raises: ImportError without babel, ValueError for a language that it does not know.
     """
@@ -54,7 +54,7 @@ def plural_categories(language: str, ordinal: bool = False) -> dict[str, bool]:
 
 
 def forms_of(source: Mapping[str, str], categories: Mapping[str, bool]) -> dict[str, str]:
-    """Returns, for each category of the target language, the source's category whose text is translated for it.
+    """Returns {plural category of the target language: category of the source whose text is translated for it}.
 
     It is the same category only where the text says the number, or the category is of 1 alone: "One file" would be
     wrong where 21 is singular, too. Otherwise it is `other`.
@@ -65,7 +65,8 @@ def forms_of(source: Mapping[str, str], categories: Mapping[str, bool]) -> dict[
 
 
 def icu_message(raw: str, language: str | None, translate: Callable[[str], Checked]) -> Checked:
-    """Returns a message whose branches are translated by `translate`; one that stays where that cannot be done.
+    """Returns a message, in which `translate` makes a message to translate of each branch; where that is not possible,
+    one that stays untranslated.
 
     It stays without a target language or without babel, with braces in quotes, and with more than MOST branches.
     """
@@ -93,7 +94,7 @@ def _parse(raw: str, at: int, name: str | None) -> tuple[list[str | _Selector], 
             at += 1
             continue
         opens = _OPENS.match(raw, at)
-        if opens is None:  # {name}, {n, number}
+        if opens is None:  # a placeholder: {name}, {n, number}
             at = raw.index("}", at) + 1
             continue
         parts.append(raw[start:at])

@@ -20,7 +20,7 @@ from hf_mlnmt.documents.icu import TAGS, forms_of, is_icu, plural_categories
 from hf_mlnmt.documents.marked import PLAIN, Checked, Document, Passage, Reading, Token, check_text
 from hf_mlnmt.documents.plain import split_at, tag
 
-# By ending: module and class of the Translate Toolkit.
+# {file name ending: module and class of the Translate Toolkit that reads the format}
 STORES = {
     ".properties": "properties.javautf8file",
     ".resx": "resx.RESXFile",
@@ -35,16 +35,19 @@ STORES = {
     ".yaml": "yaml.YAMLFile",
     ".csv": "csvl10n.csvfile",
 }
-_BESIDE = (".ts", ".csv")  # whose translations stand beside their texts
+_BESIDE = (".ts", ".csv")  # formats of files that hold both texts and translations
 _FORM = PLAIN._replace(again=str, needed=bool)
 _LINE_OR_TAG = re.compile(rf"(\r?\n|\\n)|</?[a-zA-Z0-9][^<>]*>|&#?\w+;|{SPACED}")
-# Where a file names its language: as the first key of YAML (Ruby on Rails), and in Flutter's.
+# The language that a file names: the first key of YAML (_RAILS, of Ruby on Rails), "@@locale" in Flutter's (_LOCALE).
 _RAILS = re.compile(rb"\A((?:[ \t]*#.*\n|---.*\n|\s)*)([a-z]{2,3}(?:[-_]\w+)?)(:[ ]*\n)")
 _LOCALE = re.compile(rb'("@@locale"\s*:\s*")([^"]*)(")')
 
 
 def read_localised(content: bytes, reading: Reading, ending: str) -> Document:
-    """Reads a file of a program's texts. Raises: UserError for one that cannot be read, and without the toolkit."""
+    """Parses a file of a program's texts. ending: a key of STORES.
+
+    Raises: UserError for a file that cannot be read, and without the Translate Toolkit.
+    """
     if re.search(rb"<!ENTITY\b", content):
         raise UserError("declares entities, which are not read here. Write their texts out.")
     try:
@@ -58,11 +61,11 @@ def read_localised(content: bytes, reading: Reading, ending: str) -> Document:
         store.parse(content)
         tags = _tags(store)
         units = [unit for unit in store.units if unit.istranslatable() and not unit.isheader()]
-    except Exception as error:  # the parser of each format raises errors of its own kind
+    except Exception as error:  # the parser of each format raises its own exceptions
         raise UserError(f"cannot be read as {ending}: {error}. Mend it.") from error
     if ending in (".yml", ".yaml") and not all(unit.getid() for unit in units):
         raise UserError("is a single text without keys: not the texts of a program.")
-    if ending in (".yml", ".yaml"):  # numbers would be written as texts
+    if ending in (".yml", ".yaml"):  # drops values without words: numbers would be written as strings
         store.units = units = [unit for unit in units if has_words(str(unit.target or ""))]
     found = [(unit, forms) for unit in units if (forms := _forms(unit, ending, tags))]
     if reading.language and ending != ".csv":
@@ -75,7 +78,8 @@ def read_localised(content: bytes, reading: Reading, ending: str) -> Document:
         members |= {name: [_message(check_text(text), reading, ending)] for name, text in texts.items()}
         places.append((unit, bool(forms[0][0]), texts))
     arrays = re.findall(rb"(?s)<string-array\b.*?</string-array>", content) if ending == ".xml" else []
-    items = sum(array.count(b"<item") for array in arrays)  # the toolkit does not read them: they are counted as left
+    # The toolkit does not read arrays: their items are counted as messages that stay untranslated.
+    items = sum(array.count(b"<item") for array in arrays)
     members |= {f"array {number}": [Checked([], str, "", left=True)] for number in range(items)}
     return Document(members, reading, original, partial(_packed, store, places, ending, reading))
 
@@ -83,7 +87,7 @@ def read_localised(content: bytes, reading: Reading, ending: str) -> Document:
 def _store(content: bytes, ending: str) -> Any:
     """Returns the toolkit's empty store for a file; some endings have several kinds. Raises: ImportError."""
     module, name = STORES[ending].split(".")
-    if ending == ".properties" and "\ufffd" in content.decode(errors="replace"):  # it is Latin-1
+    if ending == ".properties" and "\ufffd" in content.decode(errors="replace"):  # the file is Latin-1, not UTF-8
         name = "javafile"
     elif ending == ".strings" and content[:2] in (b"\xff\xfe", b"\xfe\xff"):
         name = "stringsfile"
@@ -106,7 +110,7 @@ def _forms(unit: Any, ending: str, tags: list[str]) -> list[tuple[str, str]]:
     if ending == ".ts" and unit.hasplural():
         return [("other", str(value))]
     if len(strings) < 2:
-        of_data = ending == ".resx" and unit.xmlelement.get("type")  # pictures and the like
+        of_data = ending == ".resx" and unit.xmlelement.get("type")  # whether the value is data such as a picture
         return [("", value)] if isinstance(value, str) and value and not of_data else []
     names = (
         tags if len(strings) == len(tags) else TAGS if len(strings) == len(TAGS) else ["one", *["other"] * len(strings)]

@@ -22,9 +22,9 @@ from hf_mlnmt.documents.marked import HTML, Form, Passage, Reading, Token, passa
 _BLOCKS = MarkdownIt("commonmark", {"inline_definitions": True}).enable("table").disable("inline")
 _BLOCKS.use(admon_plugin).use(deflist_plugin).use(footnote_plugin, inline=False, move_to_end=False)
 _BLOCKS.use(container_plugin, "any", validate=lambda *_: True)
-_SHORT = r"\{\{(?:(?!\}\}).)*\}\}|\{%(?:(?!%\}).)*%\}"  # Hugo's and Jekyll's codes
-# Whole lines without text to translate which markdown-it does not know: front matter, formulas, comments, short codes,
-# imports and exports of MDX, tables of contents, abbreviations; and code, in which the others are not looked for.
+_SHORT = r"\{\{(?:(?!\}\}).)*\}\}|\{%(?:(?!%\}).)*%\}"  # matches short codes of Hugo and Jekyll
+# Lines without text to translate that markdown-it does not know: front matter, formulas, comments, MDX imports...
+# Fenced code is matched too, so that the other patterns do not match inside of code.
 _LINES = re.compile(
     rf"""\A(?P<front>---|\+\+\+)[ ]*\n(?:.*\n)*?(?:(?P=front)|\.\.\.)[ ]*$
     |^[ \t>]*(?P<fence>`{{3,}}|~{{3,}})[^`\n]*\n(?:.*\n){{0,300}}?[ \t>]*(?P=fence)[`~]*[ ]*$
@@ -39,7 +39,8 @@ _LINES = re.compile(
     |^export\s+(?:default|const|let|function|class|async|\{{).*(?:\n.*\S.*)*$""",
     re.MULTILINE | re.VERBOSE,
 )
-_BAR, _CODE_IN_ROW = "\ufdd2", re.compile(r"(?<!`)(`+)[^`\n]*\1(?!`)")  # a bar in code separates no cells
+# _BAR replaces each | inside of code (_CODE_IN_ROW), where it does not end a cell of a table.
+_BAR, _CODE_IN_ROW = "\ufdd2", re.compile(r"(?<!`)(`+)[^`\n]*\1(?!`)")
 _CONTAINER = re.compile(r":{3,}[ ]*(?:\{[^}\n]*\}|[\w-]+)(?:\[|[ ]+)([^\]{}\n]+)")
 _PUNCTUATION = r"""[!-/:-@\[-`{-~]"""
 _DESTINATION = rf"""\((?:<[^<>\n]*>|{_SHORT}|(?:[^\s()]|\([^\s()]*\))*)(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)"""
@@ -57,7 +58,7 @@ _INLINE = re.compile(
 )
 _LABEL = re.compile(r"\[([^\[\]]+)\](?:\[\])?(?![(\[])")
 _TITLE = re.compile(r"""[("'\s]["']([^"']+)["']\s*\)$""")
-# Characters of a translation that would be markup, and are escaped.
+# Matches characters of a translation that Markdown would read as markup, and that are escaped.
 _MARKUP = re.compile(r"""[\\`]|\](?=[(\[])|(?<!\s)\*|\*(?!\s|\Z)|(?<![^\W_])_|_(?![^\W_])|<(?=[a-zA-Z/!?])|~~""")
 _BEGINS_ITEM = re.compile(r"\A(\d+(?=[.)]\s)|(?=[#>+-]\s))")
 
@@ -77,7 +78,7 @@ _CELL = _MARKDOWN._replace(quote=lambda text: _quote(text).replace("|", r"\|"))
 
 
 def read_markdown(text: str, reading: Reading) -> list[str | Passage]:
-    """Returns the parts of a text, with passages for paragraphs, headings, lists, quotes, tables and HTML."""
+    """Returns the parts of a Markdown text, with passages for paragraphs, headings, lists, quotes, tables and HTML."""
     starts = [0, *(match.end() for match in re.compile("\n").finditer(text)), len(text)]
     result: list[str | Passage] = []
     at, first, last = 0, 0, len(text)
@@ -85,7 +86,7 @@ def read_markdown(text: str, reading: Reading) -> list[str | Passage]:
     form, before = _MARKDOWN, ""
     for token in _BLOCKS.parse(_blocks(text), environment):
         reading.check()
-        if token.map:  # a table's cells have no lines of their own: those of their row are kept
+        if token.map:  # a table's cell has no line numbers: those of its row remain in `first` and `last`
             lines = token.map[0], max(token.map[0] + 1, token.map[1])
             first, last = (starts[min(line, len(starts) - 1)] for line in lines)
         if token.type == "html_block":
@@ -104,7 +105,7 @@ def read_markdown(text: str, reading: Reading) -> list[str | Passage]:
                 bar = r"\\?\|" if form is _CELL else r"\|"
                 sought = re.escape(line).replace(r"\|", bar).replace(_BAR, r"\|")
                 found = re.compile('(?<=")' * (before == "admonition_title_open") + sought).search(text, end, last)
-                if not found:  # the parser changed the text, so its place is unknown: not translated
+                if not found:  # the parser changed the text, so its offset is unknown: the block is not translated
                     break
                 pieces.append(found.span())
                 end = found.end()
@@ -121,9 +122,11 @@ def read_markdown(text: str, reading: Reading) -> list[str | Passage]:
 def _blocks(text: str) -> str:
     """Returns the text for markdown-it, with as many lines, in which lines without text to translate become rules."""
     text = re.sub(r"\r\n?", lambda match: "\n" if len(match[0]) == 2 else " ", text)
-    ruled = re.compile(r"^([ \t>]*)[^\s>].*", re.MULTILINE)  # becomes a rule
+    # Replaces each line that _LINES matches, but not fenced code, by a rule (***).
+    ruled = re.compile(r"^([ \t>]*)[^\s>].*", re.MULTILINE)
     text = _LINES.sub(lambda match: match[0] if match["fence"] else ruled.sub(r"\1***", match[0]), text)
-    text = re.sub(r'^([ \t]*)===[+!]? (?=")', r"\1!!! tab ", text, flags=re.MULTILINE)  # MkDocs-Material's tabs
+    # Makes tabs of MkDocs-Material (===) admonitions (!!!), whose titles and texts are translated.
+    text = re.sub(r'^([ \t]*)===[+!]? (?=")', r"\1!!! tab ", text, flags=re.MULTILINE)
     return _CODE_IN_ROW.sub(lambda code: re.sub(r"(?<!\\)\|", _BAR, code[0]), text)
 
 
@@ -138,7 +141,7 @@ class _Block:
         self.label = ""
 
     def read(self) -> list[Token]:
-        """Returns the tokens of the block."""
+        """Splits the block at escapes, code, links, images, tags and emphasis marks, and returns the tokens."""
         at = 0
         while match := _INLINE.search(self.text, at):
             self.reading.check()
@@ -158,7 +161,8 @@ class _Block:
                 label = _LABEL.match(self.text, match.start())
                 if label and normalizeReference(label[1]) not in self.references:
                     label = None
-                self.label = label[1] if label and label[0].endswith("[]") else ""  # of [text][]: named when closed
+                # Keeps the label of a link [text][], which is closed as [translation][text].
+                self.label = label[1] if label and label[0].endswith("[]") else ""
                 if label and not self.label:
                     at = label.end()
                     self.tokens.append(Token("mark", self._placed(label[0])))

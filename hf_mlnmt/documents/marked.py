@@ -1,11 +1,11 @@
-"""Documents as texts to translate and markup between them, which is written again character by character.
+"""Documents: texts to translate, and markup between them, which `write` copies character by character.
 
 A format's reader makes a list of tokens. Breaks (the tags of paragraphs, cells, items) separate texts. Inside a text
 each word of the translation gets the inline elements of the source word that it translates, by the hypothesis'
 alignment; without an alignment by words that are equal on both sides and relative positions between these. An element
 whose words are no longer neighbours is written twice; an element to which no word is linked gets the nearest word.
 Markup without words (images, comments, code, empty anchors) stays beside its neighbour. Numbers, codes and placeholders
-that a translation lacks are inserted (linked.py). Reading and writing take time linear in the length.
+that a translation lacks are inserted (`Linked.put_back`). Reading and writing take time linear in the length.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from hf_mlnmt.documents.matching import NO_WRAP, SLOT, Element, Match, shared
 from hf_mlnmt.generation import Hypothesis, split_sentences
 
 _RIGHT_TO_LEFT = frozenset(["Arab", "Hebr", "Syrc", "Thaa", "Nkoo", "Adlm", "Rohg", "Mand", "Samr", "Yezi"])
-DEEPEST = 100  # inline elements inside one another
+DEEPEST = 100  # most inline elements inside one another; a deeper document is refused
 _SLOT = re.compile("\ufdd0(\\d+)\ufdd1")
 _ID = re.compile(r"""(?<!\s)\s+id\s*=\s*("[^"]*"|'[^']*'|[^\s"'=<>`]+)""", re.IGNORECASE)
 _SPACE = re.compile(r"[ \t\n\r\f\xa0]+")
-# White space, also as entities, at the start of a text, and at its end: _TRAILING is matched on the reversed text, as a
-# pattern anchored at the end would take quadratic time.
+# White space, also as entities, at the start of a text (_LEADING) and at the end of a text (_TRAILING).
+# _TRAILING is matched on the reversed text: a pattern that is anchored at the end would take quadratic time.
 _LEADING = re.compile(r"(?:\s|&nbsp;|&#160;|&#xa0;)*+", re.IGNORECASE)
 _TRAILING = re.compile(r"(?:\s|;psbn&|;061#&|;0ax#&)*+", re.IGNORECASE)
-# Text that counts as no word though it has letters or digits: the sign of a note, or of a heading's address.
+# Matches the sign of a footnote or of a link to a heading, which is not translated: 1, [a], [note 1], ¶.
 _NOTE = re.compile(r"\W*\d{0,3}\W*|\[{1,2}(?:\w|[\w-]+\W\d+)\]{1,2}")
 _OF_SENTENCES = re.compile(r"[\w.,;:!?\u2026'\"()\[\]{}\u2010-\u2015\u2018-\u201f\xab\xbb\u3000-\u303f\uff00-\uff65-]")
 _JOINT = re.compile(r"\s?(?![.\u2026\u3002]\s)[^\w\s()\[\]{}\"'!?\u2018-\u201f\xab\xbb]{1,3}\s?")
@@ -48,9 +48,12 @@ def without_id(tag: str) -> str:
 
 
 class Form(NamedTuple):
-    """Functions of a format: `read` decodes raw text (entities), `quote` encodes it; `again` changes an element's start
-    tag that is written twice; `needed` tells by a start tag whether its element must not be left out (matching.py).
-    `ordered`: marks keep their order, since some may open and others close an element."""
+    """Functions that decode and encode text of a format, and that change or judge its start tags.
+
+    `read` decodes raw text (entities); `quote` encodes text. `again` returns the start tag for the second part of an
+    element that is written twice. `needed` returns by a start tag whether the element must be in the translation.
+    `ordered`: marks keep their order, since some may open and others close an element.
+    """
 
     read: Callable[[str], str] = str
     quote: Callable[[str], str] = str
@@ -59,7 +62,8 @@ class Form(NamedTuple):
     needed: Callable[[str], object] = bool
 
 
-_NEEDED = re.compile(r"<a\b|.*?\sid\s*=", re.IGNORECASE | re.DOTALL).match  # links, and elements with an id
+# Matches start tags of links and of elements with an id, which must not be left out of a translation.
+_NEEDED = re.compile(r"<a\b|.*?\sid\s*=", re.IGNORECASE | re.DOTALL).match
 HTML, PLAIN = Form(unescape, lambda text: escape(text, quote=False), needed=_NEEDED), Form(needed=_NEEDED)
 
 
@@ -80,8 +84,11 @@ class Token(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Markup without words at an offset of a text, in the element `owner`. `spaced`: whether white space is before it,
-    after it; `sign`: a sign (full stop) is after it; `kept`: readers see it; `end`: number of the token after it."""
+    """Markup without words (image, comment, line break) at an offset of a text, inside of the element `owner`.
+
+    `line`: a line break. `spaced`: whether white space is before the mark, and after it. `end`: number of the token
+    after the mark. `kept`: readers see the mark (code). `sign`: punctuation follows the mark.
+    """
 
     offset: int
     raw: str
@@ -113,11 +120,12 @@ class Reading:
         self.check, self.language, self.fuzzy, self.most = check, language, fuzzy, most
         self.source: str | None = None
         self.slots: list[list[str | Passage]] = []
-        self.kept: set[str] = set()  # names of styles of code and of hidden text
+        self.kept: set[str] = set()  # names of styles of code and of hidden text; in Excel names of columns
         self.raised: set[str] = set()  # names of superscript styles
 
     def slot(self, parts: Iterable[str | Passage]) -> str:
-        """Registers parts inside a tag for translation; returns the placeholder that write() replaces, or markup."""
+        """Registers the parts of a text inside a tag for translation, and returns a placeholder, which Document.write
+        replaces by the translation; returns parts without a passage as they are."""
         parts = list(parts)
         if all(isinstance(part, str) for part in parts):
             return "".join(map(str, parts))
@@ -125,13 +133,13 @@ class Reading:
         return f"\ufdd0{len(self.slots) - 1}\ufdd1"
 
     def text(self, raw: str, form: Form) -> str:
-        """Registers a text inside a tag (an attribute) for translation; returns the placeholder of `slot`."""
+        """Registers a text inside a tag (an attribute's value) for translation; returns the placeholder of `slot`."""
         return self.slot(passages([Token("text", raw)], form, self.check))
 
     @cached_property
     def right_to_left(self) -> bool:
         """Returns whether the translation is written from right to left."""
-        from langcodes import Language  # imported here, since it takes a tenth of a second
+        from langcodes import Language  # imported only here: the import takes a tenth of a second
 
         return Language.get(self.language or "und").maximize().script in _RIGHT_TO_LEFT
 
@@ -164,12 +172,12 @@ class Document:
 
     @property
     def left(self) -> int:
-        """Returns how many messages stay untranslated, since their translations would be wrong."""
+        """Returns the number of messages that stay untranslated: of refused translations, and messages not read."""
         return sum(part.left for part in self._passages if isinstance(part, Checked))
 
     @property
     def texts(self) -> list[str]:
-        """Returns the texts in order; each is to be translated by itself."""
+        """Returns the sentences of all passages in order; each is to be translated by itself."""
         return [text for passage in self._passages for text in passage.sentences]
 
     def keep_whole(self, known: Callable[[str], object]) -> None:
@@ -196,7 +204,7 @@ class Document:
             return self.original
         rest, check = iter(hypotheses), self.reading.check
         members = {name: _written(parts, rest, check) for name, parts in self.members.items()}
-        slots: list[str] = []  # a slot holds only placeholders of earlier slots
+        slots: list[str] = []  # texts of the slots; a slot contains only placeholders of earlier slots
         for text in (_written(parts, rest, check) for parts in self.reading.slots):
             slots.append(_SLOT.sub(lambda match: slots[int(match[1])], text))
         return self.pack({n: _SLOT.sub(lambda match: slots[int(match[1])], text) for n, text in members.items()})
@@ -215,10 +223,11 @@ def width_of(hypotheses: Sequence[Hypothesis]) -> int:
 
 @dataclass
 class Checked:
-    """Parts that are translated together or not at all. `finish` makes the final text of the translated parts, or None
-    if the translation is wrong; then the text `before` stays. `left`: whether it stays. `limit`: of characters.
+    """Parts of a message that are translated together or not at all.
 
-    A part that is a function makes its text of the translation that the memory knows least.
+    `finish` makes the final text of the translated parts, or returns None to refuse the translation: then `write`
+    returns the text `before`. `left`: the message is or stays untranslated. `limit`: most characters of the translation.
+    A part that is a function is called with that translation of the message that is least like the memory's.
     """
 
     parts: Sequence[str | Passage | Checked | Callable[[Hypothesis], str]]
@@ -241,7 +250,8 @@ class Checked:
         return [passage for part in inner for passage in part.passages]
 
     def write(self, hypotheses: Sequence[Hypothesis], check: Callable[[], object]) -> str:
-        """Returns the parts with the translated sentences, or `before`; sets `left`."""
+        """Returns the text of the parts with the translated sentences. If `finish` or a part refuses the translation,
+        sets `left` and returns `before`."""
         least = min(
             hypotheses, key=lambda each: each.match.percent if each.match else 0, default=Hypothesis("", 0, 0, 0)
         )
@@ -252,7 +262,7 @@ class Checked:
 
 
 def check_text(text: str) -> str:
-    """Returns the text of a document. Raises: UserError for the noncharacters that placeholders are made of (SLOT)."""
+    """Returns the text of a document unchanged. Raises: UserError if it has a noncharacter of placeholders (SLOT)."""
     if match := re.search(SLOT, text):
         raise UserError(f"holds U+{ord(match[0]):04X}, which is no character. Remove it.")
     return text
@@ -260,8 +270,8 @@ def check_text(text: str) -> str:
 
 @dataclass
 class Passage:
-    """A text with inline elements. `owners`: the element of each character; `marks`: markup without words; `edges`: the
-    white space before and after the text that must stay inside of a run."""
+    """A text to translate, with inline elements. `owners`: the innermost element of each character; `marks`: markup
+    without words; `edges`: white space before and after the text, if it must stay inside of a run (Word)."""
 
     text: str
     owners: list[Element]
@@ -281,18 +291,18 @@ class Passage:
         return [self]
 
     def leave_out(self, place: int) -> None:
-        """Removes the character at `place`, which is not to be translated, from the text."""
+        """Removes the character at offset `place` from the text to translate."""
         self.text = self.text[:place] + self.text[place + 1 :]
         del self.owners[place]
         self.marks = [mark._replace(offset=mark.offset - (mark.offset > place)) for mark in self.marks]
         self.__post_init__()
 
     def write(self, hypotheses: Sequence[Hypothesis], check: Callable[[], object]) -> str:
-        """Returns the translated sentences, with elements and marks."""
-        units: list[tuple[str, str, Element]] = []  # (white space before, text, element) of parts of the translation
-        placed: dict[int, list[Mark]] = {}  # {number of a unit: marks before it}
-        offset, at, rest = 0, 0, deque(self.marks)  # marks are in the order of their offsets
-        line, line_at = 0, -1  # the last line break: number of the unit after it, and its offset
+        """Returns the translated sentences as raw text, with the tags of elements and with the marks."""
+        units: list[tuple[str, str, Element]] = []  # units of the translation: (white space before, text, element)
+        placed: dict[int, list[Mark]] = {}  # {number of a unit: marks before the unit}
+        offset, at, rest = 0, 0, deque(self.marks)  # `marks` is sorted by offsets
+        line, line_at = 0, -1  # last line break: number of the unit after it, its offset
         for number, (sentence, space, hypothesis) in enumerate(zip(self.sentences, self.spaces, hypotheses)):
             end = offset + len(sentence)
             last = number == len(self.sentences) - 1
@@ -310,7 +320,8 @@ class Passage:
                 inside = mark.line and 0 < mark.offset < len(self.text) and mark.offset != line_at
                 least = line + 1 - first if inside else 0
                 unit = first + match.place(mark.offset - offset, mark.line, mark.spaced[0], least)
-                ends = inside and mark.raw.strip("\\ \t")[:1] in ("\r", "\n")  # an empty line ends a cue or a paragraph
+                # Drops a line end of the file (not <br>) on a line without text: an empty line ends a cue or paragraph.
+                ends = inside and mark.raw.strip("\\ \t")[:1] in ("\r", "\n")
                 if ends and (not any(text for _, text, _ in units[line:unit]) or (last and unit == len(units))):
                     continue
                 line, line_at = (unit, mark.offset) if mark.line else (line, line_at)
@@ -326,18 +337,18 @@ class Passage:
         self, units: list[tuple[str, str, Element]], placed: dict[int, list[Mark]], check: Callable[[], object]
     ) -> str:
         """Joins units, with tags of their elements and marks between: Der, Hund in <b>, <br> -> Der <b>Hund</b><br>."""
-        out: list[tuple[tuple[str, str] | None, str]] = []  # (wrap, text), or (None, markup)
+        out: list[tuple[tuple[str, str] | None, str]] = []  # (wrap, text) of texts, (None, raw) of markup
         opened: set[Element] = set()
         current = self.base
         for number, (gap, text, owner) in enumerate([*units, ("", "", self.base)]):
             check()
             same, marks = shared(current, owner), placed.get(number, [])
-            # White space goes into the run with the shorter markup, so that the space before a link is not underlined.
+            # Puts white space into the run with the shorter markup, so that a space before a link is not underlined.
             beside = [each.wrap for each in (current, owner) if each.path in (same, (*same, each)) and not each.start]
             around = min(beside or [(same or (self.base,))[-1].wrap], key=lambda wrap: len(wrap[0]))
             path, late = list(current.path), ""
             inside = [place for place, mark in enumerate(marks) if _holds(current, mark.owner, same)]
-            first = inside[-1] + 1 if inside else 0  # marks[:first] before end tags, marks[last:] after start tags
+            first = inside[-1] + 1 if inside else 0  # marks[:first] come before end tags, marks[last:] after start tags
             last = next((n for n in range(first, len(marks)) if _holds(owner, marks[n].owner, same)), len(marks))
             for place, (before, raw, after) in enumerate(_between(gap, marks, number == len(units), text[:1])):
                 depth = len(marks[place].owner.path) if place < len(marks) else 0
@@ -373,7 +384,7 @@ def _holds(element: Element, inner: Element, outside: tuple[Element, ...]) -> bo
 def passages(
     tokens: Iterable[Token], form: Form, check: Callable[[], object] = lambda: None
 ) -> Iterator[str | Passage]:
-    """Yields the parts of a list of tokens: a Passage for each text with words, strings for all other tokens."""
+    """Joins tokens to the parts of a document: yields a Passage for each text with words, strings for all else."""
     segment: list[Token] = []
     for token in tokens:
         check()
@@ -409,9 +420,9 @@ def _of_segment(segment: list[Token], form: Form) -> Iterator[str | Passage]:
 def _partings(segment: list[Token]) -> set[int]:
     """Returns the numbers of tokens that separate texts, as all three tags of a <b> c <i> d </b>; others nest well."""
     parting: set[int] = set()
-    opened: list[list[Any]] = []  # number, name, whether a token inside parts
+    opened: list[list[Any]] = []  # open tags: number, name, whether a token inside separates texts
     names: Counter[str] = Counter()
-    said, visible = "", False  # the last 40 characters since the last line break; whether any of that line is visible
+    said, visible = "", False  # the end of the current line (40 characters); whether the line has visible text
 
     def part(number: int) -> None:
         parting.add(number)
@@ -463,11 +474,11 @@ def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
     owners: list[Element] = []
     marks: list[Mark] = []
     element = run = base = Element(wrap=_main_run(tokens))
-    # Stack with an entry for each open element: the element around it; numbers of tokens, characters, marks before it.
+    # Stack of open elements: the element around each, and the numbers of tokens, characters and marks before it.
     outer: list[tuple[Element, int, int, int]] = []
 
     def add_mark(raw: str, start: int, end: int, line: bool = False, kept: bool = False) -> None:
-        """Adds a mark of tokens[start:end]; joins it to the mark before if at most a sign is between both."""
+        """Adds tokens[start:end] as a mark; joins the mark to the one before if at most a sign (hyphen) is between."""
         spaced = not owners or text[-1] == " "
         before = marks[-1] if marks and marks[-1].owner is element and not line and not marks[-1].line else None
         between = "".join(text[before.offset :]) if before else ""
@@ -476,7 +487,7 @@ def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
             marks[-1] = before._replace(raw=raw, spaced=(before.spaced[0], False), end=end, kept=kept, sign=False)
             del text[before.offset :], owners[before.offset :]
             return
-        if line and not spaced:  # a line break separates words as a space does
+        if line and not spaced:  # adds a space: a line break separates words
             text.append(" ")
             owners.append(element)
         marks.append(Mark(len(owners), raw, line, (spaced and not line, False), element, end, kept))
@@ -506,12 +517,12 @@ def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
             said, kept = "".join(text[characters:]), any(mark.kept for mark in marks[before:])
             sign = f"[{said.strip()}]" if token.name == "sup" else said.strip()
             note = token.name in ("a", "sup", "[") and _NOTE.fullmatch(sign)
-            if not said.strip():  # an element without words is a mark
+            if not said.strip():  # makes an element without text a mark
                 raw = inner.start + "".join(mark.raw for mark in marks[before:]) + inner.end
                 owners[characters:] = [element] * (len(owners) - characters)
             elif note or not _OF_SENTENCES.search(said):
                 raw = "".join(each.whole for each in tokens[begun : number + 1] if each.kind != "gone")
-                del text[characters:], owners[characters:]  # an arrow or a note's number becomes a mark
+                del text[characters:], owners[characters:]  # makes an arrow or a note's number a mark
             else:
                 continue
             del marks[before:]
@@ -521,7 +532,7 @@ def _passage(tokens: list[Token], form: Form) -> Iterator[str | Passage]:
     whole = "".join(text).rstrip(" ")
     lead = _edges(tokens[0].raw)[0] if tokens[0].kind == "text" else ""
     trail = _edges(tokens[-1].raw)[1] if tokens[-1].kind == "text" else ""
-    outside = base.wrap == NO_WRAP  # else white space must stay inside of a run
+    outside = base.wrap == NO_WRAP  # whether white space may stand outside of a run
     yield lead if outside else ""
     yield Passage(whole, owners[: len(whole)], marks, form, base, ("", "") if outside else (lead, trail))
     yield trail if outside else ""

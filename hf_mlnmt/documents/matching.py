@@ -10,12 +10,13 @@ from itertools import accumulate, pairwise, takewhile
 from hf_mlnmt.data.placeholders import kept, lost
 from hf_mlnmt.generation import Hypothesis, Linked
 
-SLOT = "[\ufdd0\ufdd1]"  # two Unicode noncharacters, which the placeholder of a slot (marked.py) begins and ends with
+SLOT = "[\ufdd0\ufdd1]"  # the two Unicode noncharacters around the number of a slot's placeholder (marked.py)
 NO_WRAP = ("", "")
 
 
 class Element:
-    """An inline element around words; `path`: it and those around it, the outermost first (empty for a text's base).
+    """An inline element around words. `path`: the elements around it, the outermost first, then itself; empty for the
+    base element, which holds the whole text.
 
     `wrap`: markup before and after each stretch of its text, as in Word's files text is always inside of a run.
     `needed`: an element that must not be left out: where no word is linked to it, it gets the nearest word.
@@ -46,22 +47,25 @@ def _filled(
 
 
 class Match(Linked):
-    """The words of a translation, linked to its source's words and assigned to their elements. Numbers, codes and
-    placeholders of the source that the translation lacks are inserted."""
+    """The words of a translation, linked to the words of its source and assigned to the inline elements of these.
+
+    Numbers, codes and placeholders of the source that the translation lacks are inserted.
+    """
 
     def __init__(
         self, source: str, owners: list[Element], hypothesis: Hypothesis, base: Element, cuts: list[int]
     ) -> None:
         self.owners, self.base, self.cuts = owners, base, cuts
-        self.at: dict[int, int] = {}  # {offset of a cut inside of a word of the source: number of the unit after it}
+        self.at: dict[int, int] = {}  # {offset of a mark inside of a source word: number of the unit after it}
         super().__init__(source, re.sub(SLOT, "", hypothesis.text), hypothesis.alignment)
         if missing := lost(source, self.target):
             self.put_back(missing, list(kept(source)), kept)
 
     def units(self) -> list[tuple[str, str, Element]]:
-        """Returns the translation's words and parts of words in order, as (white space before, text, element)."""
+        """Returns the units of the translation in order, as (white space before, text, element). Units are words, and
+        the parts of words that elements or marks cut."""
         result: list[tuple[str, str, Element | None]] = []
-        self.ends: list[tuple[int, int, int]] = []  # number of units before each word, its end mark, the next
+        self.ends: list[tuple[int, int, int]] = []  # number of units before each word, to its core's end, to its end
         at = 0
         owners, lost = self._elements()
         for number, (word, owner) in enumerate(zip(self.translated, owners)):
@@ -106,11 +110,11 @@ class Match(Linked):
         owners = [max((of_source[read] for read in of_word), key=depth, default=None) for of_word in self.sources]
         cores = [self.target[slice(*word.core)] for word in self.translated]
         signs = [number for number, core in enumerate(cores) if not any(map(str.isalnum, core))]
-        for number in signs:  # a sign is in an element only if linked to the same sign of the source
+        for number in signs:  # a sign (punctuation) is in an element only if linked to the same sign of the source
             same = (read for read in self.sources[number] if self.words[read].text == self.translated[number].text)
             owners[number] = next((of_source[read] for read in same), None)
         taken, lost = {element for owner in set(owners) if owner for element in owner.path}, []
-        middles: dict[Element, int] = {}  # {innermost element: its first word of the source}
+        middles: dict[Element, int] = {}  # {innermost element: number of its first source word}
         for number, word in enumerate(self.words):
             for element in dict.fromkeys(self.owners[slice(*word.core)]):
                 middles.setdefault(element, number)
@@ -121,17 +125,18 @@ class Match(Linked):
             reach = 100 if element.needed else 10
             near = {*range(max(0, place - reach), min(len(owners), place + reach))}.difference(signs)
             free = {n for n in near if not (owner := owners[n]) or not owner.path or owner in element.path}
-            if element.needed and not free:  # a word of an element that is not needed (emphasis)
+            if element.needed and not free:  # takes a word from an element that is not needed
                 free = {n for n in near if not any(each.needed for each in owners[n].path)}  # type: ignore[union-attr]
             if free:
                 owners[min(free, key=lambda number: (abs(number - place), number))] = element
-            elif element.needed and element.start != "[":  # Markdown has no link without text
+            elif element.needed and element.start != "[":  # is written without words; a Markdown link cannot be
                 lost.append(element)
             taken.update(element.path)
         return owners, lost
 
     def place(self, offset: int, line: bool, spaced: bool, least: int = 0) -> int:
-        """Returns the number of the translation's unit before which a mark at source `offset` goes; of all, at the end.
+        """Returns the number of the unit before which a mark at `offset` of the source is put; the number of all units
+        to put it at the end.
 
         line: it is a line break, which goes before a whole word, no earlier than unit `least`; spaced: white space
         precedes it."""

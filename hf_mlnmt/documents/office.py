@@ -57,7 +57,7 @@ _STYLES = re.compile(r"<(w|style):style\b[^<>]*(?:/>|>(?:(?!<\1:style\b).)*?</\1
 _OWN_NAME = re.compile(r"""\s(?:w:styleId|style:name)="([^"]*)\"""")
 _PARENT = re.compile(r"""(?:<w:basedOn\s+w:val|\sstyle:parent-style-name)="([^"]*)\"""")
 _STYLE = re.compile(r'<w:[pr]Style w:val="([^"]*)"')
-# Elements that come after the mark of writing direction (w:bidi, w:rtl), as the schema demands an order.
+# Elements that must come after the element of writing direction (w:bidi, w:rtl), by the order in Word's schema.
 _BEHIND = {
     "pPr": "adjustRightInd|snapToGrid|spacing|ind|contextualSpacing|mirrorIndents|suppressOverlap|jc|text\\w+"
     "|outlineLvl|divId|cnfStyle|rPr|sectPr|pPrChange",
@@ -80,7 +80,7 @@ def _styles_of(text: str) -> dict[str, tuple[str, bool, bool]]:
 def _with_heirs(styles: dict[str, tuple[str, bool, bool]], which: int) -> set[str]:
     """Returns the styles whose entry `which` of `_styles_of` is true, and all styles derived from them."""
     found = {name for name, style in styles.items() if style[which]}
-    for _ in range(10):  # levels of derived styles
+    for _ in range(10):  # follows at most ten levels of derived styles
         found |= {name for name, style in styles.items() if style[0] in found}
     return found
 
@@ -103,13 +103,14 @@ class _Word(Part):
     """An XML part of a Word or PowerPoint file, where text is inside of runs (w:r, a:r)."""
 
     def language(self, name: str, code: str) -> str:
-        """Returns the new value of a language attribute; `bidi` names the language of right-to-left text."""
+        """Returns the new value of a language attribute. `bidi`, the language of right-to-left text, changes only if
+        the target language is written from right to left."""
         if name == "bidi":
             return self.reading.language or code if self.reading.right_to_left else code
         return super().language(name, code)
 
     def raw(self, number: int) -> str:
-        """Returns an event's text; a paragraph gets the writing direction of the target language."""
+        """Returns an event's raw text; adds the writing direction of the target language to a paragraph."""
         raw, event = super().raw(number), self.events[number]
         if event.kind != "start" or event.name not in ("p", "pPr") or raw[:3] not in ("<a:", "<w:"):
             return raw
@@ -120,18 +121,18 @@ class _Word(Part):
         return raw
 
     def whole(self, first: int) -> str:
-        """Returns an element's text; Word's paragraph properties get the writing direction of the target language."""
+        """Returns an element as raw XML; Word's paragraph properties get the writing direction of the translation."""
         whole = super().whole(first)
         word = whole.startswith("<w:pPr") and self.reading.language
         return _directed(whole, "pPr", "bidi", self.reading.right_to_left) if word else whole
 
     def stays(self, number: int) -> bool:
-        """Returns whether an element is code, a formula, a computed field or a bound control: not translated."""
+        """Returns whether an element is not translated: code, a formula, a computed field, a control bound to data."""
         event = self.events[number]
         if event.name == "p":
             style = _STYLE.match("".join(each.raw for each in self.events[number + 1 : number + 3]).partition(">")[2])
             return bool(style and (style[1] in self.reading.kept or _is_code(style[1])))
-        if event.name == "sdt":  # a control bound to a property shows the property's value
+        if event.name == "sdt":  # a control that is bound to a property of the document shows that property's value
             inside = takewhile(lambda each: each.name != "sdtContent", self.events[number : event.end])
             return any(each.name == "dataBinding" for each in inside)
         shown = event.name != "fldSimple" or _SHOWN_FIELDS.match(attributes(event.raw).get("w:instr", ""))
@@ -140,7 +141,7 @@ class _Word(Part):
     def paragraph(self, first: int, end: int) -> Iterator[Token]:
         """Yields the tokens of a paragraph. A field that shows text (link, reference) is an inline element around the
         text; a field that is computed stays as it is."""
-        held: list[Token] = []  # tokens of a field's code, or of a whole field that stays
+        held: list[Token] = []  # tokens of a field's code, or of a whole field that is not translated
         depth, shown = 0, False
         for token in self._of_runs(first, end):
             if token.name == "begin":
@@ -154,7 +155,7 @@ class _Word(Part):
             depth -= token.name == "fldChar"
             if not depth or (shown and depth == 1 and token.name == "separate"):
                 levels = list(accumulate((each.kind == "start") - (each.kind == "end") for each in held))
-                if levels[-1] or min(levels) < 0:  # the field begins in a link and ends outside
+                if levels[-1] or min(levels) < 0:  # the field ends outside the link it begins in
                     yield from held
                 else:
                     yield Token("start" if depth else "mark", "".join(each.whole for each in held), "fldChar")
@@ -207,7 +208,7 @@ class _Word(Part):
                 token = Token("text", "".join(each.raw for each in self.events[begun + 1 : event.end]), "", wrap)
                 note = re.fullmatch(r"[\W\d]+", token.raw) and _RAISED.search(properties)
                 yield Token("mark", token.whole, "kept" * bool(stays)) if note or stays else token
-            elif event.kind == "start" and event.name == "ruby":  # base characters, without their pronunciation
+            elif event.kind == "start" and event.name == "ruby":  # yields base characters without their readings
                 for number in range(begun, event.end):
                     if self.events[number].kind == "start" and self.events[number].name == "rubyBase":
                         yield from self._of_runs(number + 1, self.events[number].end)
@@ -224,27 +225,28 @@ class _Sheet(_Word):
     """The texts of a workbook's cells. Headings of tables and of pivots stay: other members name them."""
 
     def stays(self, number: int) -> bool:
-        """Returns whether a cell's text is the name of a table's column."""
+        """Returns whether a cell is not translated, since its text is the name of a table's column."""
         event = self.events[number]
         inside = self.events[number : event.end] if event.name in ("si", "is") else ()
         return unescape("".join(each.raw for each in inside if each.kind == "text")) in self.reading.kept
 
     def paragraph(self, first: int, end: int) -> Iterator[Token]:
-        """Yields the tokens of a cell, whose line breaks stay."""
+        """Yields the tokens of a cell; its line breaks are tokens, so that they are kept."""
         return (each for token in super().paragraph(first, end) for each in with_lines(token))
 
 
 class _Odf(Part):
     """An XML part of an OpenDocument file, where attributes name the language, then the country."""
 
-    ours = False  # whether the last language attribute named the document's language
+    ours = False  # whether the last language attribute was replaced by the target language
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.form = self.form._replace(needed=lambda start: not start.startswith("<text:span"))
 
     def stays(self, number: int) -> bool:
-        """Returns whether an element is not translated: code or hidden by its style, or superscript without words."""
+        """Returns whether an element is not translated: its style is for code or hidden text, or for superscript and
+        the element has no letters."""
         event = self.events[number]
         style = attributes(event.raw).get("text:style-name", "") if event.name in ("p", "h", "span") else ""
         if style in self.reading.raised:
@@ -253,7 +255,8 @@ class _Odf(Part):
         return style in self.reading.kept or _is_code(style)
 
     def language(self, name: str, code: str) -> str:
-        """Returns the new value of an attribute that names a language, a country or the direction of writing."""
+        """Returns the value for the target language of an attribute that names a language, a country or a writing
+        direction."""
         target = self.reading.language or ""
         if name == "writing-mode":
             turned = "rl-tb" if self.reading.right_to_left else "lr-tb"
@@ -269,7 +272,7 @@ class _Book(Part):
     """The table of contents (ncx) or the package description (opf) of an e-book."""
 
     def raw(self, number: int) -> str:
-        """Returns an event's text; in the element `language` the code of the target language."""
+        """Returns an event's raw text; for the text of an element `language` the code of the target language."""
         raw = super().raw(number)
         named = number and self.events[number].kind == "text" and self.events[number - 1].name == "language"
         return self.reading.relabelled(raw) if named and self.events[number - 1].kind == "start" else raw
@@ -279,7 +282,7 @@ def _part(kind: type[Part], rules: Rules) -> _Read:
     return lambda text, reading: kind(text, rules, reading).read()
 
 
-# {kind of archive: {pattern of the names of members that are translated: their reader}}; other members stay.
+# {kind of archive: {pattern of the names of members to translate: their reader}}; other members are copied.
 MEMBERS: dict[str, dict[str, _Read]] = {
     "docx": {
         r"word/(document\d*|header\d*|footer\d*|footnotes|endnotes|styles)\.xml": _part(_Word, _WORD),
@@ -332,7 +335,7 @@ def read_archive(content: bytes, reading: Reading, kind: str) -> Document:
         for entry in entries:
             reading.check()
             read, text = wanted[entry.filename], texts[entry.filename]
-            # The styles of styles.xml in the same folder, overridden by those of the file itself.
+            # The styles of styles.xml in the member's folder, overridden by those of the member itself.
             here = styles.get(re.sub(r"[^/]*$", "styles.xml", entry.filename, count=1), {}) | styles[entry.filename]
             reading.kept, reading.raised = (_with_heirs(here, which) for which in (1, 2))
             if kind == "xlsx":
@@ -341,7 +344,7 @@ def read_archive(content: bytes, reading: Reading, kind: str) -> Document:
                 members[entry.filename] = read(check_text(text), reading) if read else []
             except UserError as error:
                 raise UserError(f"{entry.filename}: {error}") from error
-    except UserError:  # a subclass of ValueError, which is caught below
+    except UserError:  # UserError is a ValueError, which the next clause would catch
         raise
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, RuntimeError, EOFError, ValueError, OSError) as error:
         raise UserError(f"cannot be read ({error}): not whole, of another format, or locked.") from error
@@ -364,7 +367,7 @@ def _packed(archive: zipfile.ZipFile, content: bytes, members: dict[str, str]) -
             infos[entry.filename] = info
             text = members.get(entry.filename)
             if text is not None and text.encode() != archive.read(entry).removeprefix(b"\xef\xbb\xbf"):
-                info.flag_bits, info.extra = info.flag_bits & ~8, b""  # no size after the content
+                info.flag_bits, info.extra = info.flag_bits & ~8, b""  # clears the flag: sizes follow the content
                 new.writestr(info, text.encode())
                 continue
             info.header_offset = written.tell()

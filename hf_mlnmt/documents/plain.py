@@ -10,7 +10,7 @@ from itertools import chain, pairwise
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.documents.marked import HTML, PLAIN, Form, Passage, Reading, Token, passages
 
-_CLOCK = r"-?(?:\d+[ ]?:[ ]?)?\d+[ ]?:[ ]?\d+(?:[ ]?[,.:][ ]?\d+)?"  # also with spaces, as people write it
+_CLOCK = r"-?(?:\d+[ ]?:[ ]?)?\d+[ ]?:[ ]?\d+(?:[ ]?[,.:][ ]?\d+)?"  # a time; spaces are allowed: 00: 01: 02, 5
 _TIME = re.compile(rf"\s*{_CLOCK}\s*(?:[-\u2010-\u2015\u2212]+[ ]?>|\u2192)\s*{_CLOCK}.*")
 _SBV_TIME = re.compile(rf"\s*{_CLOCK}\s*,\s*{_CLOCK}\s*")
 _DRAWING = re.compile(r"\{[^{}]*\\p[1-9]")
@@ -63,7 +63,7 @@ def _subtitles(
     yield "".join(lines[: times[0]])
     for start, following in pairwise([*times, len(lines)]):
         named = lines[following - 1].strip().isdigit() or (form is HTML and not lines[following - 2].strip())
-        end = following - (named and following < len(lines))  # before the next cue's number or name
+        end = following - (named and following < len(lines))  # ends before the number or name of the next cue
         yield lines[start]
         for piece in re.split(r"(?<=\n)(?=[ \t]*\r?\n)", "".join(lines[start + 1 : end])):
             kept = form is HTML and _OF_VTT.match(piece.lstrip())
@@ -74,12 +74,12 @@ def _subtitles(
 read_srt = partial(_subtitles, form=_SRT, name="SubRip (srt)")
 read_vtt = partial(_subtitles, form=HTML, name="WebVTT (vtt)")
 _SBV = "SubViewer (sbv), whose times are 0:00:01.000,0:00:02.500"
-read_sbv = partial(_subtitles, form=PLAIN, name=_SBV, time=_SBV_TIME)  # as YouTube has it
+read_sbv = partial(_subtitles, form=PLAIN, name=_SBV, time=_SBV_TIME)  # SubViewer as YouTube writes it
 
 
 def _cue_tokens(cue: str) -> list[Token]:
     tokens: list[Token] = []
-    done, line, begins = 0, None, True  # line: token of the last line break; begins: the line has no text yet
+    done, line, begins = 0, None, True  # line: index of the last line break's token; begins: no text in the line yet
     for match in [*_CUE.finditer(cue), None]:
         text = cue[done : match.start() if match else None]
         if begins and (dash := _DASH.match(text)):
@@ -101,7 +101,7 @@ def _cue_tokens(cue: str) -> list[Token]:
 
 
 def split_at(raw: str, pattern: re.Pattern[str], make: Callable[[re.Match[str]], Token]) -> Iterator[Token]:
-    """Yields the tokens that `make` makes of a pattern's matches in a raw text, and the text between them."""
+    """Splits a raw text at the matches of a pattern: yields make(match) for each, and tokens for the text between."""
     done = 0
     for match in pattern.finditer(raw):
         yield Token("text", raw[done : match.start()])
@@ -113,7 +113,7 @@ def split_at(raw: str, pattern: re.Pattern[str], make: Callable[[re.Match[str]],
 def tag(raw: str) -> Token:
     """Makes the token of a tag or entity: "start" or "end" of an element, "line" for <br>, "mark" for <0/>, &copy;."""
     name = re.sub(r"\W.*", "", raw.lstrip("</"), flags=re.DOTALL).lower()
-    if name == "br" or raw == "&nbsp;":  # both separate words
+    if name == "br" or raw == "&nbsp;":  # <br> and &nbsp; separate words
         return Token("line", raw)
     if (raw[1:2].isdigit() and ":" in raw) or raw[0] in "{&" or raw.endswith("/>"):
         return Token("mark", raw)

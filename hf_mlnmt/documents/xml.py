@@ -24,7 +24,7 @@ from hf_mlnmt.documents.marked import Checked, Form, Passage, Reading, Token, pa
 from hf_mlnmt.documents.plain import split_at, tag
 from hf_mlnmt.generation import Hypothesis
 
-_DEEPEST = 256  # deepest nesting of elements, as in libxml2
+_DEEPEST = 256  # most elements inside one another, as in libxml2
 _CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
 
 
@@ -45,7 +45,7 @@ class Event(NamedTuple):
 
 
 def events(text: str, check: Callable[[], object]) -> list[Event]:
-    """Parses an XML file to its tags, texts and other pieces; all `raw` joined are the file.
+    """Splits an XML file into its tags, texts and other pieces, and returns these; their `raw` joined is the file.
 
     Raises: UserError for a file that is no XML, is nested too deeply, or declares entities, which could read other
     files or grow without bound.
@@ -90,7 +90,7 @@ def events(text: str, check: Callable[[], object]) -> list[Event]:
 
 
 class Rules(NamedTuple):
-    """The kinds of a format's elements, by names without prefixes.
+    """For a format, the names of elements of each kind, without prefixes.
 
     `blocks`: each has a text to translate. Inside of a text: `inline` elements follow their words, `lines` are line
     breaks, `breaks` separate texts, `gone` elements are left out (if also `inline`, only their tags); all others are
@@ -110,7 +110,7 @@ class Rules(NamedTuple):
 
 @dataclass
 class Part:
-    """Reads an XML file by the rules of its format; subclasses override methods for elements that rules cannot name."""
+    """Reads an XML file by the Rules of its format. Subclasses override methods for what Rules cannot express."""
 
     text: str
     rules: Rules
@@ -126,7 +126,8 @@ class Part:
         return list(passages(self.tokens(0, len(self.events)), self.form, self.reading.check))
 
     def raw(self, number: int) -> str:
-        """Returns an event's text; in a start tag with new languages, and placeholders for attributes to translate."""
+        """Returns an event's raw text. In a start tag replaces language attributes by `language`, and attributes to
+        translate by placeholders."""
         event, rules = self.events[number], self.rules
 
         def attribute(match: re.Match[str]) -> str:
@@ -140,11 +141,11 @@ class Part:
         return re.sub(r"(?<=\s)" + ATTRIBUTE.pattern, attribute, event.raw) if event.kind == "start" else event.raw
 
     def language(self, name: str, code: str) -> str:
-        """Returns a language attribute's new value: the translation's code if it had the source's, else the old one."""
+        """Returns a language attribute's new value: the target language if `code` is the source's, else `code`."""
         return self.reading.relabelled(code)
 
     def tokens(self, first: int, end: int) -> Iterator[Token]:
-        """Yields the tokens of events[first:end]: those of the text of each block, all other events as breaks."""
+        """Yields the tokens of events[first:end]: for each block those of its text, for every other event a break."""
         while first < end:
             event = self.events[first]
             if event.kind == "start" and (event.name in self.rules.opaque or self.stays(first)):
@@ -166,7 +167,7 @@ class Part:
         return False
 
     def whole(self, first: int) -> str:
-        """Returns the text of an element from its start tag to its end tag."""
+        """Returns an element as raw XML, from its start tag to its end tag."""
         return "".join(self.raw(number) for number in range(first, self.events[first].end + 1))
 
     def paragraph(self, first: int, end: int) -> Iterator[Token]:
@@ -186,7 +187,7 @@ class Part:
             first += 1
 
     def mark(self, first: int) -> Token:
-        """Returns a single token for an element inside of a text that has no words of this text."""
+        """Returns one token for an element inside of a text, whose content is not part of that text."""
         event, rules = self.events[first], self.rules
         kinds = (("line", rules.lines), ("break", rules.breaks), ("gone", rules.gone))
         kind = next((kind for kind, names in kinds if event.name in names), "mark")
@@ -194,12 +195,15 @@ class Part:
         return Token(kind, self.inside(first, event.end + 1), name)  # type: ignore[arg-type]
 
     def inside(self, first: int, end: int) -> str:
-        """Returns the text of events inside of a mark, with placeholders for the texts to translate in them."""
+        """Returns events[first:end], the content of a mark, as raw XML with placeholders for the texts to translate."""
         return self.reading.slot(passages(self.tokens(first, end), self.form, self.reading.check))
 
 
 def read_xliff(text: str, reading: Reading) -> list[str | Passage | Checked]:
-    """Returns the parts of an XLIFF file: units without a translation are translated. UserError for another file."""
+    """Returns the parts of an XLIFF file, in which units without a translation are to be translated.
+
+    Raises: UserError for a file that is not XLIFF, or of a version that is not read.
+    """
     part = _Xliff(text, Rules(frozenset({"sub"})), reading)
     root = next(event for event in part.events if event.kind == "start")
     if root.name != "xliff":
@@ -214,7 +218,7 @@ _QUALIFIERS = {"memory": "exact-match", "fuzzy": "fuzzy-match", "machine": "mt-s
 _STATE = re.compile(r"\s(?:state(?:-qualifier)?|subState)=(?:\"[^\"]*\"|'[^']*')")
 _EMPTY_SEGMENT = re.compile(r"""<mrk\b[^<>]*\bmtype=["']seg["'][^<>]*(?:/>|>\s*</mrk>)""")
 _TAG = re.compile(r"<[^<>]*>")
-# Markup written as text: escaped tags and entities of HTML, placeholders of several words, Android's line ends (\n).
+# Markup that is escaped as text: tags and entities of HTML, placeholders with spaces, line ends of Android (\n).
 _ESCAPED_TAG = re.compile(rf"&lt;/?[a-zA-Z](?:(?!&[lg]t;).)*&gt;|&amp;#?\w+;|{SPACED}|(?<!:)\\n", re.DOTALL)
 
 
@@ -227,10 +231,10 @@ class _Xliff(Part):
     """An XLIFF file, in whose units a target element with the translation follows the source element."""
 
     def units(self, second: bool) -> list[str | Passage | Checked]:
-        """Returns the file's parts; second: whether it is of version 2 of XLIFF."""
+        """Returns the parts of the file. second: whether the file is of version 2 of XLIFF."""
         parts: list[str | Passage | Checked] = []
         self.second, self.form = second, self.form._replace(again=_copy if second else str)
-        inherited = [(True, False)]  # stack of open elements: whether units are translated, and keep their line breaks
+        inherited = [(True, False)]  # stack of open elements: (units are translated, line breaks are kept)
         number, language = 0, self.reading.language
         while number < len(self.events):
             event, raw = self.events[number], self.events[number].raw
@@ -322,7 +326,8 @@ class _Xliff(Part):
         return message([*inner], raw, self.form._replace(read=_said))
 
     def paragraph(self, first: int, end: int) -> Iterator[Token]:
-        """Yields the tokens of a text; codes that open and close a range (bpt and ept, sc and ec) are its elements."""
+        """Yields the tokens of a text. Codes that open and close a range (bpt and ept, sc and ec) become the start and
+        end of an inline element."""
         segments: set[int] = set()
         while first < end:
             event = self.events[first]
@@ -331,7 +336,7 @@ class _Xliff(Part):
             kept = named.get("translate") == "no" or named.get("mtype") == "protected"
             whole = kind == "start" and (event.name not in _PAIRS or kept)
             if whole:
-                raw = self.inside(first, event.end + 1)  # the texts of <sub> are texts of their own
+                raw = self.inside(first, event.end + 1)  # texts of <sub> get placeholders
                 first = event.end
             if whole and event.name in _OPENING | _CLOSING:
                 kind = "start" if event.name in _OPENING else "end"
@@ -356,7 +361,7 @@ def _alternative(prefix: str, best: Hypothesis) -> str:
 
 
 def with_lines(token: Token) -> Iterator[Token]:
-    """Yields the lines of a text token and the line breaks between them as tokens; any other token as it is."""
+    """Splits a text token into tokens of its lines and of the line breaks between; yields any other token unchanged."""
     for piece in re.split(r"(\r?\n[ \t]*)", token.raw) if token.kind == "text" else ():
         yield token._replace(kind="line" if piece[:1] in ("\r", "\n") else "text", raw=piece)
     if token.kind != "text":

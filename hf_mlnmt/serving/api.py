@@ -120,7 +120,7 @@ class Error(BaseModel):
 
 
 class UnitRequest(BaseModel):
-    """A translation for the memory of a pair of languages."""
+    """A request to add a text and its translation to the translation memory of a pair of languages."""
 
     text: str = Field(description="The source.")
     translation: str = Field(description="Its translation, which counts from the next request on.")
@@ -129,7 +129,7 @@ class UnitRequest(BaseModel):
 
 
 class Searched(BaseModel):
-    """The fields that all answers of /v1 share: languages, detected languages and models."""
+    """The fields that the answers of /v1/translate and /v1/complete share: languages, detected languages and models."""
 
     source: str | None
     target: str | None
@@ -158,7 +158,7 @@ class Model(BaseModel):
 
 
 class Metrics:
-    """Collects the numbers of an app that /metrics returns for Prometheus."""
+    """Counts the requests and batches of an app, for the metrics that /metrics returns to Prometheus."""
 
     def __init__(self, batcher: Batcher) -> None:
         self.registry = CollectorRegistry()
@@ -193,8 +193,8 @@ class Metrics:
 
 
 def body_models(limits: Limits) -> tuple[type[BaseModel], type[BaseModel]]:
-    """Makes the models of the bodies of /v1/translate (texts, languages, and OPTIONS with the limits as maxima) and of
-    /v1/complete (a sentence, a prefix of its translation, and OF_COMPLETIONS)."""
+    """Returns the pydantic models that validate bodies of requests: of /v1/translate (texts, languages, OPTIONS) and of
+    /v1/complete (a sentence, a prefix of its translation, OF_COMPLETIONS). `limits`: the largest values of options."""
     texts = {"texts": (str | list[str], Field(description="A text, or several."))}
     many = Field(min(5, limits.n_best), ge=1, le=limits.n_best, description="So many of the likeliest next words.")
     sentence = {
@@ -215,10 +215,10 @@ def _body_model(
     ceilings = {"num_beams": limits.beams, "num_return_sequences": limits.n_best, "max_new_tokens": limits.new_tokens}
     ceilings["mbr"] = limits.samples
     types = get_type_hints(DecodingOptions)
-    # Other types than in DecodingOptions: `terms` as a string would name a file of the server, and options with a list
-    # of entries, one for each text, do not fit where texts are translated in groups by language.
+    # Some options have other types than in DecodingOptions: `terms` as a string would name a file of the server.
+    # Options that may be lists with an entry for each text are strings: texts are translated in groups by language.
     types |= dict.fromkeys(OF_TEXTS, str)
-    types |= {"utility": Literal["chrf", "chrf-pairwise", "bleu"]}  # no command or model that a client could start
+    types |= {"utility": Literal["chrf", "chrf-pairwise", "bleu"]}  # `utility` could name a command or a model
     types |= {"terms": Annotated[dict[str, str | list[str]], Field(max_length=MOST_TERMS)]}
     types |= {"keep": str | list[str]}
     options: dict[str, Any] = {}
@@ -239,7 +239,10 @@ def _body_model(
 
 
 async def given_by(request: Request) -> dict[str, Any]:
-    """Reads a request's parameters from its JSON, or its address and form. Raises: HTTPException 400, UserError."""
+    """Reads a request's parameters from its JSON body, or from its query string and form.
+
+    Raises: HTTPException 400 for a request that cannot be read; UserError for a text with invalid characters.
+    """
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     body = await request.body()
     try:
@@ -310,8 +313,7 @@ _FILE_FORM = {
         **{name: {"type": "string"} for name in ("source", "target", "api_key")},
     },
 }
-# Paths that are answered with 404: routes of gradio for files and other servers, which the page does not need, and
-# unknown paths of our own API.
+# Paths that are answered with 404: unknown paths under /v1, and routes of gradio that the page does not need.
 _CLOSED = [
     "/v1/{rest:path}",
     *(f"/gradio_api/{what}" for what in ("upload", "deep_link", "component_server")),
@@ -320,7 +322,7 @@ _CLOSED = [
 _ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": Error} for status in (400, 403, 413, 429, 503, 504)}
 
 
-async def _api_of(request: Request) -> Api:  # async, since FastAPI calls other functions in a thread
+async def _api_of(request: Request) -> Api:  # async: FastAPI runs functions that are not async in a thread
     return request.app.state.api
 
 
@@ -373,13 +375,17 @@ async def translate(request: Request, api: Served) -> Response:
 
 @_post("/detect", response_model=list[Detection], openapi_extra=_body_of(DetectRequest))
 async def detect(request: Request, api: Served) -> Response:
-    """Detect the language of a text; returns served languages, the likeliest first, or first a language not served."""
+    """Detect the language of a text (several texts are joined).
+
+    Returns served languages with a confidence above 0, the likeliest first; before them a language that is not served,
+    where the text is surely in that language.
+    """
     _, texts = await _asked(request, api, DetectRequest, "q")
     ranked = await asyncio.to_thread(detection.rank, " ".join(texts), list(api.batcher.models.languages()))
     return JSONResponse([found.to_dict() for found in ranked if found.confidence > 0] or [ranked[0].to_dict()])
 
 
-@_router.post("/languages", include_in_schema=False)  # libretranslatepy 2.1 uses POST
+@_router.post("/languages", include_in_schema=False)  # the client libretranslatepy 2.1 sends POST
 @_get("/languages")
 async def languages(api: Served) -> list[Language]:
     """List the languages, and the languages that each can be translated into."""
@@ -470,14 +476,19 @@ async def translate_v1(request: Request, api: Served) -> Response:
 
 
 async def complete_v1(request: Request, api: Served) -> Response:
-    """List the likeliest next words after a prefix of a translation, and the best translation with each word."""
+    """List the likeliest next words after a prefix of a translation, and the best translation with each word.
+
+    Raises: UserError, answered with status 400, for options that do not fit.
+    """
     asked, texts = await _asked(request, api, request.app.state.completions_model)
     told = {"target_prefix": asked.prefix, "alternatives": asked.alternatives}
     try:
         (found,), answer = await _searched(request, api, asked, texts, OF_COMPLETIONS, **told)
     except UserError as error:
-        raise UserError(re.sub("^target_(?=prefix)", "", str(error))) from error  # the field is `prefix` here
-    listed = [asdict(best) for best in found if isinstance(best, Alternative)]  # not a text in the target language
+        # The request's field for the option target_prefix is `prefix`.
+        raise UserError(re.sub("^target_(?=prefix)", "", str(error))) from error
+    # A text that is in the target language already has a Hypothesis, and no Alternative.
+    listed = [asdict(best) for best in found if isinstance(best, Alternative)]
     return JSONResponse({"alternatives": listed, **answer})
 
 
@@ -497,7 +508,7 @@ async def _searched(
 
 @_router.post("/v1/memory", responses=_ERRORS, tags=["ours"], openapi_extra=_body_of(UnitRequest))
 async def remember(request: Request, api: Served) -> dict[str, int]:
-    """Add a translation to a memory, for which an API key is needed: on disk before the answer, used from then on."""
+    """Add a translation to the memory of a pair; needs an API key. The memory's file is written before the answer."""
     asked, texts = await _asked(request, api, UnitRequest, "text", "translation")
     api.check([*texts, asked.translation], request.scope["record"])
     if not api.keys:
@@ -599,8 +610,9 @@ def _add_page(app: FastAPI, api: Api, wanted: bool) -> None:
     async def no_such_path() -> None:
         raise HTTPException(404, "Not Found")
 
-    every, allowed = {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}, dict[str, str]()  # HEAD is gate.py's
-    for route in [*_router.routes, *app.routes]:  # other methods: 405, else the page mounted at / would answer them
+    # Answers other methods of known paths with 405: the page at / would answer them. gate.py turns HEAD into GET.
+    every, allowed = {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}, dict[str, str]()
+    for route in [*_router.routes, *app.routes]:
         path, methods = getattr(route, "path", ""), getattr(route, "methods", None) or every
         allowed.setdefault(path, ", ".join(sorted(methods)))
         if every - methods:

@@ -53,11 +53,14 @@ from hf_mlnmt.serving.models import Leg, ServedModels
 logger = logging.getLogger(__name__)
 
 _CLOSING, _NO_WORKER = "the server is about to end", "the server's worker has ended; it must be started again"
-_CALLS = 64  # TranslationCalls that are cached, the most recently used
+_CALLS = 64  # number of TranslationCalls that are cached: those used last
 
 
 class Overloaded(Exception):
-    """Raised where too many pieces wait or the batcher is closing; clients may retry after `retry_after` seconds."""
+    """Raised for a request that is refused since too many texts wait or the server ends.
+
+    retry_after: seconds after which the client may try again.
+    """
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         super().__init__(message)
@@ -80,7 +83,10 @@ class Translations(NamedTuple):
 
 @dataclass
 class Statistics:
-    """Counts of a Batcher. `on_batch` is called after each batch with its number of pieces, source tokens, seconds."""
+    """Counts of a Batcher: pieces (sentences) that wait; pieces, tokens and batches that were translated.
+
+    `on_batch` is called after each batch with its number of pieces, source tokens and seconds.
+    """
 
     waiting: int = 0
     pieces: int = 0
@@ -96,15 +102,16 @@ class _Request:
 
     call: TranslationCall
     texts: list[str]
-    turn: float = 0.0  # in tokens served (fair_queue.py)
+    turn: float = 0.0  # tokens served to each waiting request when this one came (fair_queue.py)
     came: float = field(default_factory=time.monotonic)
     cut: list[CutText] = field(default_factory=list)
     pieces: int = 0
     future: Future[list[list[Hypothesis]]] = field(default_factory=Future)
-    results: dict[tuple[int, int], list[Hypothesis]] = field(default_factory=dict)  # by line and number of the piece
+    # {(line, number) of a piece: hypotheses of the piece}
+    results: dict[tuple[int, int], list[Hypothesis]] = field(default_factory=dict)
 
     def take(self, piece: EncodedPiece, hypotheses: list[Hypothesis]) -> None:
-        """Stores the hypotheses of a piece; after the last piece sets the request's result."""
+        """Stores the hypotheses of a piece (sentence); after the last piece of the request calls `finish`."""
         self.results[piece.line, piece.number] = hypotheses
         if len(self.results) == self.pieces:
             self.finish()
@@ -118,7 +125,7 @@ class _Request:
         except Exception as error:
             self.fail(error)
         else:
-            with suppress(InvalidStateError):  # the request was cancelled
+            with suppress(InvalidStateError):  # raised if the request was cancelled
                 self.future.set_result(texts)
 
     def fail(self, error: BaseException) -> None:
@@ -146,9 +153,9 @@ class Batcher:
         self._calls: OrderedDict[Any, TranslationCall] = OrderedDict()
         self._fair = FairQueues(batch_tokens)
         self._changed = threading.Condition()
-        self._together = 1  # number of requests in the last batch; an idle worker waits for as many
+        self._together = 1  # number of requests in the last batch; an idle worker waits for as many requests
         self._active = 0  # number of requests that are not answered yet
-        self._aside = 0.0  # seconds spent on requests that passed a search, to be subtracted from its time
+        self._aside = 0.0  # seconds spent on other requests during searches, not counted as time of these searches
         self._closing = False
         self._worker = threading.Thread(target=self._work, name="translate", daemon=True)
         self._worker.start()
@@ -168,7 +175,7 @@ class Batcher:
         timeout: float | None = None,
         **options: Any,
     ) -> Translations:
-        """Translates texts between languages; if cancelled, their pieces leave the queue.
+        """Translates texts by one model or two in turn; a call that is cancelled removes its pieces from the queue.
 
         Args:
             model: the name of the model to use; None: any that translates the pair.
@@ -187,7 +194,7 @@ class Batcher:
                     finally:
                         self._drop(request)
                     texts = [best[0].text for best in results]
-                    if before:  # what is wrong with the translation into the language between stays wrong
+                    if before:  # keeps the warnings of the first of two translations
                         results = [_warned(ranked, first[0].warnings) for ranked, first in zip(results, before)]
         except TimeoutError as error:
             raise TimedOut(f"not done within {timeout:g} seconds") from error
@@ -195,11 +202,14 @@ class Batcher:
 
     def translate_now(self, texts: Sequence[str], *languages: str | None, **options: Any) -> Translations:
         """Calls `translate` and waits for its result."""
-        with ThreadPoolExecutor(1) as thread:  # the caller's thread may have an event loop already
+        with ThreadPoolExecutor(1) as thread:  # asyncio.run fails in a thread with a running loop
             return thread.submit(asyncio.run, self.translate(texts, *languages, **options)).result()
 
     def reload(self) -> list[str]:
-        """Loads all models again (ServedModels.reload), returns problems; the old models finish begun requests."""
+        """Loads all models again by ServedModels.reload, and returns a message for each model that failed to load.
+
+        Begun requests are finished by the old models.
+        """
         problems = self.models.reload()
         loaded = {id(model.pipeline) for model in self.models.models}
         with self._changed:
@@ -208,7 +218,7 @@ class Batcher:
         return problems
 
     def close_now(self, timeout: float | None = None) -> None:
-        """Refuses new requests, finishes begun ones and ends the worker; after `timeout` seconds fails the rest."""
+        """Refuses new requests, finishes accepted ones and ends the worker; after `timeout` seconds the others fail."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -225,7 +235,7 @@ class Batcher:
         for request in left:
             request.fail(error)
 
-    # From texts to pieces
+    # Methods that cut the texts of requests into pieces.
 
     def _call_of(self, leg: Leg, options: dict[str, Any], last: bool) -> TranslationCall:
         """Returns the TranslationCall of a leg, cached. Raises: UserError for options that do not exist or fit."""
@@ -286,7 +296,8 @@ class Batcher:
         """Cuts the texts of requests into pieces; counts these as waiting, and returns them."""
         try:
             if len(requests) > 1 and any(not isinstance(getattr(call.options, x), str | None) for x in OF_TEXTS):
-                raise UserError("an option has an entry for each text of a request")  # so cut each request alone
+                # Requests with such options are cut one by one, in the `except` clause.
+                raise UserError("an option has an entry for each text of a request")
             cut = call.cut([text for request in requests for text in request.texts], 1)
             call.forget_lines()
         except Exception as error:
@@ -299,7 +310,7 @@ class Batcher:
             return []
         every, pieces = iter(cut), list[QueuedPiece]()
         for request in requests:
-            # Lines are numbered from 1 in each request, as messages, options and random draws go by these numbers.
+            # Numbers the lines of each request from 1: messages, options and random draws depend on the line's number.
             request.cut = [next(every).on_line(line) for line in range(1, len(request.texts) + 1)]
             inputs = [sentence for text in request.cut for sentence in text.inputs]
             request.pieces = len(inputs)
@@ -309,7 +320,7 @@ class Batcher:
                     self._make_room_locked(len(inputs))
                 except Overloaded as error:
                     request.fail(error)
-                if not request.future.done():  # it was neither refused nor cancelled
+                if not request.future.done():  # the request was neither refused nor cancelled
                     self.statistics.waiting += len(inputs)
                     pieces += self._fair.pieces_of(request, ((len(each.ids), each) for each in inputs))
             if not inputs:
@@ -326,7 +337,7 @@ class Batcher:
             self.statistics.waiting -= pieces + (len(request.texts) if was_uncut else 0)
             self._changed.notify_all()
 
-    # From pieces to batches
+    # Methods that translate pieces in batches.
 
     def _work(self) -> None:
         """Translates batch after batch until the batcher is closed: the worker thread's function."""
@@ -370,14 +381,14 @@ class Batcher:
                 left = oldest + self.max_wait - time.monotonic()
                 if queue.pieces or left <= 0 or self._closing or queue.requests(self._together) >= self._together:
                     return call
-                self._changed.wait(left)  # until a request comes or leaves, or `left` seconds
+                self._changed.wait(left)  # ends when a request comes or is cancelled, or after `left` seconds
 
     def _translate_batch(self, call: TranslationCall, queue: Queue, passed: bool = True) -> None:
         """Translates a batch of a queue, if it has pieces; passed: new requests may be translated between its steps."""
         with self._changed:
             batch, wanted = self._fair.take(call, queue, call.most, call.ahead)
             self.statistics.waiting -= len(batch)
-            active = [self._active]  # number of unanswered requests at each step of the search
+            active = [self._active]  # `_between_steps` appends the number of unanswered requests at each step
         if not batch:
             return
         with self._failing([piece.request for piece in batch]):
@@ -462,7 +473,7 @@ def _options_of_leg(leg: Leg, options: dict[str, Any], last: bool) -> DecodingOp
         for name in ("num_return_sequences", "alternatives", *terms, *OF_TEXTS):
             asked.pop(name, None)
     if asked.get("do_sample") and (asked.get("num_return_sequences") or 1) == 1 and not asked.get("num_beams"):
-        asked = {"seed": 1, **asked, "draws": "text"}  # so that draws do not depend on the batch
+        asked = {"seed": 1, **asked, "draws": "text"}  # random draws depend on the text, not the batch
     return DecodingOptions().with_keywords(asked)
 
 

@@ -28,17 +28,17 @@ from itertools import count
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-_LOOKED_AT = 1024  # pieces of a queue from which a batch of similar lengths is chosen
-_WEIGHT = 0.2  # weight of the newest batch in the running mean of speed
-_SECONDS = 0.5  # seconds that one request's pieces in a batch may take, by the mean speed of earlier batches;
-_LEAST_PART = 8  # but at least 1/8 of the batch's budget, since tiny batches would take longer in all
-_MEASURED = 3  # searches of a size, the newest, whose least cost counts
+_LOOKED_AT = 1024  # number of a queue's first pieces, from which a batch of similar lengths is chosen
+_WEIGHT = 0.2  # weight of the newest batch in the running mean of tokens a second
+_SECONDS = 0.5  # seconds that one request's pieces in a batch may take, by the mean speed of earlier batches
+_LEAST_PART = 8  # one request may always have 1 / _LEAST_PART of a batch's tokens, since tiny batches would be slow
+_MEASURED = 3  # number of a size's last searches; the cheapest of these is the cost of the size
 _TRIED_AGAIN = 64  # number of choices after which another size is measured again
-_DEARER = 1.15  # factor by which a token may cost more in a smaller batch, whose answers are sent earlier
+_DEARER = 1.15  # a batch size is chosen if its tokens cost at most so many times those of the cheapest size
 
 
 class QueuedPiece(NamedTuple):
-    """A piece of a request; pieces sort by turn, then by number (the order in which they were made)."""
+    """A sentence of a request in a queue; pieces sort by `turn` (see above), then by `number`, the order of making."""
 
     turn: float
     number: int
@@ -49,7 +49,7 @@ class QueuedPiece(NamedTuple):
 
 @dataclass
 class Queue:
-    """The requests of a queue that are not cut into pieces yet, in the order of their turns, and a heap of pieces."""
+    """A queue: requests that are not cut into pieces yet, in the order of their turns, and a heap of pieces."""
 
     uncut: list[Any] = field(default_factory=list)
     pieces: list[QueuedPiece] = field(default_factory=list)
@@ -59,11 +59,11 @@ class Queue:
 
     @property
     def turn(self) -> float:
-        """Returns the smallest turn of requests and pieces; infinity for an empty queue."""
+        """Returns the smallest turn of the queue's requests and pieces; infinity for an empty queue."""
         return min(self.uncut[0].turn if self.uncut else math.inf, self.pieces[0].turn if self.pieces else math.inf)
 
     def requests(self, most: int) -> int:
-        """Returns the number of requests: uncut ones, and those that the first `most` pieces of the heap belong to."""
+        """Returns the number of uncut requests plus that of requests with a piece among the heap's first `most`."""
         return len(self.uncut) + len({id(piece.request) for piece in self.pieces[:most]})
 
     def drain(self) -> list[Any]:
@@ -73,23 +73,23 @@ class Queue:
 
 
 class Costs:
-    """Measures the seconds per token of a queue's searches by batch size (1, about 2, 4, 8...), and chooses sizes."""
+    """Records the seconds per token of a queue's searches by batch size (1, about 2, 4, 8...); chooses batch sizes."""
 
     def __init__(self) -> None:
         self._seen: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_MEASURED))
         self._choices = 0
 
     def add(self, pieces: int, tokens: int, seconds: float) -> None:
-        """Records the seconds of a search of about so many pieces with so many tokens."""
+        """Records the seconds of a search. pieces: the planned batch size; tokens: the source tokens of the batch."""
         self._seen[pieces.bit_length()].append(seconds / tokens)
 
     def size(self, most: int) -> int:
-        """Returns how many of `most` pieces to search together: the smallest size with about the least cost a token, or
-        a size that is to be measured."""
+        """Returns how many of `most` pieces to search together: a size to be measured, else the smallest whose cost per
+        token is at most _DEARER times the least."""
         sizes = [*(1 << bit for bit in range(most.bit_length() - 1)), most]
         self._choices += 1
         seen = [self._seen[size.bit_length()] for size in sizes]
-        # Size 1 is measured first, since that costs little; then the largest, which are most often the best.
+        # Size 1 is measured first, since that costs little; then the largest sizes, which are most often the best.
         if unknown := [size for size, each in zip(sizes, seen) if len(each) < _MEASURED]:
             return unknown[0] if unknown[0] == 1 else unknown[-1]
         if self._choices % _TRIED_AGAIN == 0:
@@ -105,7 +105,7 @@ class FairQueues:
         self.batch_tokens, self.served = batch_tokens, 0.0
         self.queues: dict[Hashable, Queue] = {}
         self._costs: WeakKeyDictionary[Any, Costs] = WeakKeyDictionary()
-        self._tokens_a_second = 0.0  # running mean over batches
+        self._tokens_a_second = 0.0  # source tokens translated a second: a running mean over batches
         self._numbers = count()
 
     def queue(self, key: Hashable) -> Queue:
@@ -118,12 +118,12 @@ class FairQueues:
         return min(self.queues, key=lambda key: self.queues[key].turn, default=None)
 
     def before(self, turn: float) -> Any:
-        """Returns the key of a queue with an uncut request whose turn is before `turn`, or None."""
+        """Returns the key of a queue with an uncut request whose turn is smaller than `turn`; None if there is none."""
         due = (key for key, queue in self.queues.items() if queue.uncut and queue.uncut[0].turn < turn)
         return next(due, None)
 
     def pieces_of(self, request: Any, contents: Iterable[tuple[int, Any]]) -> list[QueuedPiece]:
-        """Makes the pieces of a request, with their turns; contents: (tokens, content) of each."""
+        """Returns the pieces of a request, with their turns. contents: (number of tokens, content) of each piece."""
         tokens, pieces = 0, []
         for size, content in contents:
             pieces.append(QueuedPiece(request.turn + tokens, next(self._numbers), request, size, content))
@@ -164,7 +164,8 @@ class FairQueues:
         if not queue.pieces:
             return [], 0
         size = queue.pieces[0].tokens
-        most_tokens = max(self.batch_tokens / _LEAST_PART, _SECONDS * self._tokens_a_second)  # of one request
+        # Most tokens that one request may have in the batch.
+        most_tokens = max(self.batch_tokens / _LEAST_PART, _SECONDS * self._tokens_a_second)
         parts = queue.requests(_LOOKED_AT) * int(most_tokens // size)
         wanted = max(1, min(len(queue.pieces), most, self.batch_tokens // size, parts))
         if not ahead:
@@ -172,7 +173,7 @@ class FairQueues:
         if wanted == 1:
             return [heapq.heappop(queue.pieces)], 1
         first, *others = [heapq.heappop(queue.pieces) for _ in range(min(_LOOKED_AT, len(queue.pieces)))]
-        # Pieces whose turn has come first, then by the least difference in length, which means padding.
+        # Pieces whose turn is not above `served` come first; then by difference in length, which causes padding.
         others.sort(key=lambda piece: (piece.turn > self.served, abs(piece.tokens - first.tokens), piece.number))
         batch, left, longest = [first], list[QueuedPiece](), first.tokens
         tokens = Counter({id(first.request): longest})
@@ -189,7 +190,7 @@ class FairQueues:
                 tokens[request] += piece.tokens
             else:
                 left.append(piece)
-        # Pieces of a request may be searched out of order: turns are assigned anew in the order of searching.
+        # Pieces of a request may be searched out of order: assigns their turns anew, in the order of searching.
         turns: dict[int, float] = {}
         for piece in sorted([*batch, *left]):
             turns.setdefault(id(piece.request), piece.turn)
@@ -199,16 +200,16 @@ class FairQueues:
         return batch, wanted
 
     def count(self, batch: list[QueuedPiece], sharers: float, seconds: float) -> int:
-        """Counts a batch as served to `sharers` requests in equal parts; returns its tokens."""
+        """Counts the tokens of a batch as served to `sharers` requests in equal parts, and returns their number."""
         tokens = sum(piece.tokens for piece in batch)
         room = self.batch_tokens // max(piece.tokens for piece in batch)
-        # If more requests wait than a batch has room for pieces, its tokens are divided by that room, not by requests.
+        # The tokens are divided by the number of requests, but at most by the number of pieces that a batch can hold.
         self.served += tokens / max(1, min(sharers, room))
         self._tokens_a_second += _WEIGHT * (tokens / max(seconds, 1e-6) - self._tokens_a_second)
         return tokens
 
     def costs(self, key: Any) -> Costs:
-        """Returns the measured costs of a key's searches."""
+        """Returns the Costs of the queue of a key; makes them at the first call."""
         return self._costs.setdefault(key, Costs())
 
 

@@ -34,21 +34,21 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 FILES = "/translate_file"
 PROBES = ("/healthz", "/readyz")
-_FORM = 10_000  # bytes of a form beside its file
+_FORM = 10_000  # bytes that a form with a file may have beside the file's own
 _GONE = 499  # status in the log where the client left before its answer, as in nginx
-_HOST = re.compile(r"(\[[^\]]+\]|[^:\[\]]+)(:\d*)?")  # name and port in the header Host
+_HOST = re.compile(r"(\[[^\]]+\]|[^:\[\]]+)(:\d*)?")  # matches name and port in the header Host
 logger = logging.getLogger("hf_mlnmt.serving")
 
 
 @dataclass
 class Record:
-    """The data of a request for its line in the log."""
+    """The data of a request that are logged: method, path, status, time, and what handlers add to `said`."""
 
     method: str
     path: str = "other"
     status: int = _GONE
     started: float = field(default_factory=time.monotonic)
-    said: dict[str, Any] = field(default_factory=dict)  # texts, characters, pair, models
+    said: dict[str, Any] = field(default_factory=dict)  # more fields of the log line: texts, characters, pair, models
 
 
 class LimitPassed(HTTPException):
@@ -142,14 +142,14 @@ class Gate:
                 await send(message)
 
         try:
-            if scope["path"] not in PROBES:  # health checks: their Host header is an IP address, or missing
+            if scope["path"] not in PROBES:  # Host of health checks is an IP address, or missing: not checked
                 self._check_host(scope)
             await self._handle(scope, receive, answer)
-        except (TimeoutError, ConnectionError):  # the client does not read its answer
+        except (TimeoutError, ConnectionError):  # the client has left, or does not read the answer
             record.status = _GONE
         except Exception as error:
             if begun:
-                error_response(error)  # logs the error; an answer has begun, so none is sent
+                error_response(error)  # only logs the error: part of another answer is sent already
             else:
                 await error_response(error)(scope, receive, answer)
         finally:
@@ -191,7 +191,7 @@ class Gate:
 
         work, watcher = asyncio.ensure_future(self.app(scope, replay, send)), asyncio.ensure_future(watch())
         others: set[asyncio.Future[Any]] = {watcher}
-        if "/heartbeat/" in scope["path"]:  # a request that stays as long as a page is open
+        if "/heartbeat/" in scope["path"]:  # gradio's request that stays open as long as the page
             others.add(asyncio.ensure_future(self.ending.wait()))
         try:
             await asyncio.wait({work, *others}, return_when=asyncio.FIRST_COMPLETED)
@@ -200,7 +200,7 @@ class Gate:
         finally:
             for task in (work, *others):
                 task.cancel()
-            if not work.done():  # cancellation has to reach the batcher before the request ends
+            if not work.done():  # waits until the cancelled request has left the batcher
                 await asyncio.wait({work})
 
     async def _body(self, scope: Any, receive: Receive) -> bytes | None:
@@ -215,7 +215,7 @@ class Gate:
             size += len(message.get("body", b""))
             if size <= limit:
                 parts.append(message.get("body", b""))
-            # Most clients read an answer only after sending the whole body, so too large a body is read and discarded.
+            # Reads and discards a body that is too large: most clients read an answer only after sending all of it.
             if size > 20 * limit or (size > limit and not message.get("more_body")):
                 error = LimitPassed(name, f"{size} bytes or more", limit, "the request is too large")
                 error.headers = {"Connection": "close"}

@@ -16,12 +16,12 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.generation import option
 
 _KNOWN_CLIENTS = 10_000
-LARGEST = 10**9  # largest value of any limit; threads cannot wait for many more seconds
+LARGEST = 10**9  # largest value of any limit; threads cannot wait for much longer than so many seconds
 _limit: Any = partial(option, panel="Limits", min=1, max=LARGEST)
 
 
 def check_range(name: str, value: Any, least: float, most: float = LARGEST, unit: str = "") -> None:
-    """Raises UserError for a value that is no number from `least` to `most`."""
+    """Raises UserError for a value that is not a number from `least` to `most`; name, unit: for the message."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise UserError(f"{name}: {value!r} is not a number from {least:g} to {most:,g}{f' {unit}' if unit else ''}.")
 
@@ -63,7 +63,7 @@ class Limits:
 
 
 class RequestsAMinute:
-    """A token bucket for each client: `limit` requests a minute, and at most so many at once. Safe for threads."""
+    """Limits each client to `limit` requests a minute by a token bucket; 0: no limit. Safe for threads."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self._lock = limit, threading.Lock()

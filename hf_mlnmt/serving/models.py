@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 
 _NAMED = re.compile(r"([A-Za-z]{2,3}(?:_[A-Za-z]+)?)-([A-Za-z]{2,3}(?:_[A-Za-z]+)?)=(.+)", re.DOTALL)
 _MARIAN = re.compile(r"opus-mt-(?:tc-\w+-)?([a-z]{2,3})-([a-z]{2,3})$")
-_PLACES = {"average", "best", "hub", "model"}  # folders that are named by their parent folder
-_MOST_ROUTES = 10_000  # routes that are cached
-_PREFERRED = "en"  # the third language if several are possible
+_PLACES = {"average", "best", "hub", "model"}  # a model in such a folder gets the parent folder's name
+_MOST_ROUTES = 10_000  # number of routes that are cached
+_PREFERRED = "en"  # preferred third language `via` of a route through two models
 
 
 class Leg(NamedTuple):
@@ -44,7 +44,10 @@ class Leg(NamedTuple):
 
 
 class Route(NamedTuple):
-    """A translation in one leg, or in two through the language `via`; target: its code if not the one asked for."""
+    """The models for a translation: one leg, or two through the language `via`.
+
+    target: the code of the target language if it is not the one asked for (zh-Hans for zh).
+    """
 
     legs: tuple[Leg, ...]
     via: str | None = None
@@ -53,8 +56,8 @@ class Route(NamedTuple):
 
 @dataclass
 class ServedModel:
-    """A model and its name. `pairs`: {served codes of source and target: the model's own codes}; `tags`: the same with
-    language tags that name script and region as keys."""
+    """A served model. given: as the user named it; name: for clients. pairs: {(source, target) in the codes of clients:
+    (source, target) in the model's own codes}; tags: the same, by language tags with script and region."""
 
     given: str
     name: str
@@ -103,7 +106,7 @@ class ServedModels:
         return reached
 
     def route(self, source: str | None = None, target: str | None = None, model: str | None = None) -> Route:
-        """Returns the model or models that translate a pair; a language may be None where only one is possible.
+        """Returns the model, or two in turn, for a language pair; a language may be None where only one is possible.
 
         source, target: ISO 639 codes, or a model's own. model: the name of the model to use.
         Raises: UserError for languages or models that are not served, naming those that are.
@@ -141,7 +144,7 @@ class ServedModels:
             for old in self.models:
                 try:
                     models.append(self._load(old.given))
-                except Exception as error:  # after any error the old model stays
+                except Exception as error:  # after any error the old model is kept
                     problems.append(f"{old.given}: not loaded again, the one that was loaded stays ({error})")
                     models.append(old)
             self.models = self._remembering(self._named(models))
@@ -261,7 +264,7 @@ def _pairs(
         told = True, True
     elif codes:
         targets, told = codes, (hasattr(tokenizer, "src_lang"), True)
-        # A model that needs only the target's code reads the languages of its card and its target languages.
+        # Source languages of a model that needs only the target's code: its target languages and those of its card.
         sources = codes if told[0] else list(dict.fromkeys([*codes, *_card_languages(place)]))
     elif pair := named or _pair_of_folder(place):
         yield (_tag(pair[0]), _tag(pair[1])), (None, None)

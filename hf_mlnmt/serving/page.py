@@ -49,16 +49,16 @@ if TYPE_CHECKING:
 
 LIVE = 1_000  # characters up to which a text is translated while it is typed
 MOST_BEAMS, MOST_EXAMPLES = 10, 6
-BEAMS_OF_TERMS = 5  # beam size with terms or kept parts, unless a beam size is chosen
-# Names of all settings and states, in the order of the values in a request of the page.
+BEAMS_OF_TERMS = 5  # beam size with terms or kept placeholders, unless the user chooses one
+# Names of all settings and states of the page, in the order of their values in a request from the browser.
 SET = ["text", "source", "target", "first", "second", "show", "layer", "head", "count", "beams"]
 SET += ["beginning", "terms", "keep", "asked", "best", "offered", "begun"]
-WORDS = 8  # number of words that are offered to replace a word
+WORDS = 8  # most words that are offered to replace a word of the translation
 N_BEST, ATTENTION, DEFAULT = "Other translations", "Attention", "As the model says"
 EMPTY = "The translation appears here."
 REFUSED = (UserError, Overloaded, TimedOut, HTTPException)
 _HERE = Path(__file__).parent
-# Delays calls by 250 ms and drops all but the last of them.
+# JavaScript that delays each call by 250 ms, and drops the call if another comes in that time.
 _DEBOUNCE = """(...values) => new Promise((go) => {
   clearTimeout(window.mlnmtWaiting);
   window.mlnmtWaiting = setTimeout(() => {
@@ -94,7 +94,7 @@ class _Page:
         self.gradio, self.api = gradio, api
         self.served, self.pairs = api.batcher.models, api.batcher.models.languages()
         self.source = next(iter(self.pairs), None)
-        self.directions = dict[str, str]()  # {example sentence: its target language}
+        self.directions = dict[str, str]()  # {example sentence: target language that is chosen with it}
         self.set: dict[str, Any] = dict.fromkeys(SET)
         with gradio.Blocks(title="Translation", analytics_enabled=False) as self.blocks:
             gradio.HTML(_head(self.served.models), apply_default_css=False, elem_classes="mlnmt")
@@ -105,10 +105,10 @@ class _Page:
             self._terms()
             self._search()
             state = gradio.State
-            self.set["asked"] = state(("", 0))  # the text at the last press of Translate, and the number of presses
-            self.set["best"] = state("")  # the translation that is shown
-            self.set["offered"] = state(((), ()))  # the layers and heads to choose from
-            self.set["begun"] = state({})  # {"key": `_key` of the settings, sentence: beginning of its translation}
+            self.set["asked"] = state(("", 0))  # the text when Translate was last pressed, and how often it was
+            self.set["best"] = state("")  # the best translation that is shown
+            self.set["offered"] = state(((), ()))  # the choices in the lists Layer and Head
+            self.set["begun"] = state({})  # {"key": `_key` of the settings, sentence number: chosen beginning}
             self._connect()
 
     def _languages(self) -> None:
@@ -188,9 +188,9 @@ class _Page:
             before = given["begun"] if given["begun"].get("key") == _key(given) else {}
             return {**before, "key": _key(given), int(event.sentence): str(event.begins)}
 
-        for function in (answer, offer, take):  # gradio passes arguments by annotations
+        for function in (answer, offer, take):  # gradio passes arguments by their annotations
             function.__annotations__ |= {"request": self.gradio.Request, "event": self.gradio.EventData}
-        typed = [text, get["beginning"], get["terms"]]  # by `change`: pasting, and some phones, raise no `input`
+        typed = [text, get["beginning"], get["terms"]]  # event `change`: pasting raises no `input`
         chosen = ["target", "first", "second", "show", "layer", "head", "count", "beams", "keep"]
         on(
             [*(box.change for box in typed), *(get[name].input for name in chosen), asked.change, get["begun"].change],
@@ -219,8 +219,9 @@ class _Page:
         self.swap.click(self.turn, [source, target, text, get["best"], asked], turned, **shown)
 
     def answer(self, request: Any, given: Mapping[str, Any]) -> Iterator[list[Any]]:
-        """Yields new values of the outputs in `_connect`: translations (also partial ones of a long text), attention
-        maps, the row of layers and heads, choices of layers, of heads, the best translation, the choices offered."""
+        """Translates the text; yields lists of new values of the page's outputs, in the order in `_connect`: HTML of
+        translations and of attention maps, whether layers and heads are shown, their choices, the best translation,
+        the choices as a state. For a long text a list comes after each part, with the HTML so far alone."""
         gradio, skip = self.gradio, self.gradio.skip
         state = _Answer(self.api, given, request.client.host if request and request.client else "")
         panels = ""
@@ -244,12 +245,13 @@ class _Page:
         return _Answer(self.api, given, request.client.host if request and request.client else "").offer(int(at))
 
     def choose(self, source: str, target: str, text: str, asked: Any) -> list[Any]:
-        """Returns updates for a new source language: of the list of targets, the examples, and the text asked for."""
+        """Returns updates for a new source language: targets, examples, and `asked` as if Translate was pressed."""
         targets = self.gradio.Dropdown(**_targets(self.pairs, source, target))
         return [targets, self.gradio.Dataset(samples=self._samples(source)), _again(text, asked)]
 
     def turn(self, source: str, target: str, text: str, best: str, asked: Any) -> list[Any]:
-        """Returns updates that swap source and target language, with the translation as the new text."""
+        """Returns updates that swap source and target language, with the translation as the new text; changes nothing
+        where no model translates that direction."""
         if source == AUTO or source not in self.pairs.get(target, []):
             none = f"No model translates from {language_name(target)} into {language_name(source)}."
             self.gradio.Info("Choose the language of the text first." if source == AUTO else none)
@@ -264,7 +266,7 @@ class _Page:
         for model in self.served.models:
             sources = list(dict.fromkeys(pair[0] for pair in model.pairs))
             for text in examples_of(model.pipeline.name):
-                code = next(iter(re.findall(r"^<2([^>\s]+)> ", text)), "")  # a target code for the model, not shown
+                code = next(iter(re.findall(r"^<2([^>\s]+)> ", text)), "")  # the target code in a prefix <2de>
                 text = text[len(code) + 4 if code else 0 :]
                 if source != AUTO and source != (rank(text, sources)[0].language if len(sources) > 1 else sources[0]):
                     continue
@@ -297,10 +299,10 @@ def _targets(pairs: Mapping[str, Sequence[str]], source: str | None, target: str
 
 
 def examples_of(name: str) -> list[str]:
-    """Returns the texts under `widget:` of a model's card."""
+    """Returns the example texts under `widget:` in the front matter of a model's card; [] without a card."""
     try:
         widget = front_matter(fetch_small_files(name) / CARD).get("widget")
-    except (OSError, UserError):  # a model need not have a card
+    except (OSError, UserError):  # the model has no card, or none that can be read
         return []
     texts = [item.get("text") for item in widget if isinstance(item, dict)] if isinstance(widget, list) else []
     return [text for text in texts if isinstance(text, str) and text.strip()]
@@ -319,7 +321,7 @@ def purpose_of(model: ServedModel) -> str:
     try:
         results = fetch_small_files(model.pipeline.name) / RESULTS
         said = read_json(results) if results.is_file() else {}
-    except (OSError, UserError):  # what a model was trained on need not be known
+    except (OSError, UserError):  # without results.json the sentence does not name the training data
         said = {}
     name, licence = map(inside(said, "data").get, ("name", "licence"))
     domain = inside(said, "recipe", "data").get("domain")
@@ -348,7 +350,7 @@ class _Answer:
         self.layer, self.head = str(given["layer"] or "0/0"), int(given["head"] or 0)
         self.best = ""
         self.chosen = [int(given["first"])] + ([int(given["second"])] if int(given["second"]) >= 0 else [])
-        self.translated: list[tuple[int, str]] = []  # (number of the model or -1 for any, its translation)
+        self.translated: list[tuple[int, str]] = []  # (model's number or -1 for any, translation)
 
     def panels_so_far(self) -> Iterator[str]:
         """Yields the HTML of the translations by the chosen models: of a long text part by part, at last the whole."""
@@ -430,7 +432,7 @@ class _Answer:
         offered = []
         for best in (best for best in done.texts[0] if isinstance(best, Alternative) and best.word):
             begins = f"{prefix}{best.word}"
-            goes_on = best.text[len(begins) : len(begins) + 1].isspace()  # else it is the last word, or has no spaces
+            goes_on = best.text[len(begins) : len(begins) + 1].isspace()  # whether a space follows the word
             offered.append((best, sentence, f"{begins} " if goes_on else begins))
         return next_words(rest[:1] if is_unspaced(rest) else rest.split()[0] if rest else "", offered), done.models
 
@@ -498,12 +500,12 @@ class _Answer:
             options["terms"] = terms_of(given["terms"])
         if given["keep"]:
             options["keep"] = given["keep"]
-        if options.keys() & {"terms", "keep"} and not beams:  # both need a beam search
+        if options.keys() & {"terms", "keep"} and not beams:  # terms and placeholders need beam search
             options["num_beams"] = max(min(BEAMS_OF_TERMS, limits.beams), options.get("num_return_sequences", 0))
         return options
 
     def maps(self) -> str:
-        """Returns the HTML of the attention maps of the translations, "" where Attention is not chosen."""
+        """Returns the HTML of the attention maps of the translations; "" unless the user has ticked Attention."""
         if ATTENTION not in self.given["show"]:
             return ""
         shown = []
@@ -522,7 +524,7 @@ class _Answer:
         attention = attention_of(leg.pipeline.parts, self.text, text, leg.source, leg.target)
         layer, over = (int(part) for part in self.layer.split("/"))
         place = attention.nearest(layer, over, self.head)
-        if not self.layers:  # of two models the first one's are offered
+        if not self.layers:  # with two models the lists show the layers and heads of the first
             self.layers, self.heads = _places(attention)
             self.layer, self.head = f"{place.layer}/{place.encoder_layer}", place.head
         return attention_map(attention, place, leg.name if len(self.translated) > 1 else None)
@@ -547,7 +549,8 @@ def _places(attention: Attention) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
 
 def terms_of(lines: str) -> dict[str, list[str]]:
-    """Reads {word: its translations} from lines `word = first | second`. Raises: UserError for another line."""
+    """Reads {word: its translations} from lines `word = first | second`. Raises: UserError for any other line, and for
+    more than MOST_TERMS words."""
     terms: dict[str, list[str]] = {}
     for number, line in enumerate(lines.splitlines(), start=1):
         if not line.strip():

@@ -20,7 +20,7 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.keys import Section, build
 from hf_mlnmt.serving.limits import check_range, check_settings
 
-_WAITING = 1000  # requests sent to a replica at once: Ray's default of 5 fills no batch; the Batcher has a limit
+_WAITING = 1000  # requests that a replica may work on at once: Ray's default, 5, is too few to fill a batch
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Settings(Section):
 
 
 def app(arguments: dict[str, Any]) -> serve.Application:
-    """Builds the application for `serve run` and `serve deploy`. Raises: UserError as `Settings.of`."""
+    """Builds the Ray Serve application for `serve run` and `serve deploy`. Raises: UserError as `Settings.of`."""
     settings = Settings.of(arguments)
 
     def of_replica() -> Any:

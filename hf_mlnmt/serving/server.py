@@ -53,7 +53,7 @@ def serve(
         does not load.
     """
     limits = limits or Limits()
-    with _bound(host, port) as listening:  # first, so that a taken port is reported before models are loaded
+    with _bound(host, port) as listening:  # a taken port is reported here, before models are loaded
         try:
             import python_multipart  # noqa: F401
             import uvicorn  # noqa: F401
@@ -182,14 +182,15 @@ def _protocol(limits: Limits) -> type[Any]:
 
         @property
         def waits(self) -> bool:
-            """Returns whether the connection waits for a request: none is being answered."""
+            """Returns whether no request of the connection is being answered."""
             return self.cycle is None or self.cycle.response_complete
 
         def look(self) -> None:
-            """Closes a connection that since the last call had no request, or whose client read none of its reply."""
+            """Closes the connection if since the last call no request came, or the client read nothing of the answer.
+            Otherwise schedules the next call, after `idle_seconds`."""
             left = self.transport.get_write_buffer_size()
             if left and left == self.left:
-                at_once = struct.pack("ii", 1, 0)  # closing discards bytes that the client has not read
+                at_once = struct.pack("ii", 1, 0)  # makes abort() discard bytes that are not sent
                 self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
                 self.transport.abort()
             elif self.waits and self.seen is self.cycle and not left:
@@ -205,7 +206,7 @@ def _protocol(limits: Limits) -> type[Any]:
                 self.transport.close()
                 return
             super().data_received(data)
-            if self.cycle is not answered:  # a request's head is complete
+            if self.cycle is not answered:  # a new request's head is complete
                 self.head = 0
 
         def connection_lost(self, exc: Exception | None) -> None:

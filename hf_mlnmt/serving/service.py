@@ -27,19 +27,19 @@ from hf_mlnmt.serving.limits import Limits, RequestsAMinute
 
 AUTO = "auto"
 MOST_TERMS = 100
-_UNPACKED = 10  # an archive may unpack to so many times `file_bytes`
-_TOGETHER = 500  # texts that are given to the batcher in one call
+_UNPACKED = 10  # an unpacked archive may have at most so many times the bytes of the limit `file_bytes`
+_TOGETHER = 500  # largest number of texts in one call of the batcher
 
 
 class Downloads:
-    """Keeps translated files in memory under random tokens, for some seconds; of more than `most` bytes the newest."""
+    """Keeps translated files in memory under random tokens for `seconds`; drops the oldest above `most` bytes."""
 
     def __init__(self, seconds: float = 600.0, most: int = 64_000_000) -> None:
         self.seconds, self.most = seconds, most
-        self._files: OrderedDict[str, tuple[float, str, bytes]] = OrderedDict()  # (expiry, name, content)
+        self._files: OrderedDict[str, tuple[float, str, bytes]] = OrderedDict()  # {token: (expiry, name, content)}
 
     def add(self, name: str, content: bytes) -> str:
-        """Stores a file, drops files that are too old or too many, and returns the new file's token."""
+        """Stores a file, drops files that have expired or are above `most` bytes, and returns the new file's token."""
         token = secrets.token_urlsafe(24)
         self._files[token] = time.monotonic() + self.seconds, name, content
         self._forget()
@@ -128,7 +128,7 @@ class Api:
             raise TimedOut(f"the request took too long; the limit ({limit}) is {seconds} seconds") from error
 
     def detect(self, texts: Sequence[str], strict: bool = False) -> list[detection.Detected]:
-        """Returns the language of each text among the served ones, as `detection.languages`."""
+        """Returns the language of each text by `detection.languages`, given the source languages that are served."""
         return detection.languages(texts, list(self.batcher.models.languages()), strict)
 
     async def languages_of(
@@ -164,7 +164,7 @@ class Api:
                 for number, hypotheses in zip(some, done.texts, strict=True):
                     results[number] = hypotheses
                 taken, via, models = done.target, via or done.via, list(dict.fromkeys([*models, *done.models]))
-        # Logged only now: translation refuses unknown codes, so no text that a client made up gets into the log.
+        # The codes are logged after the translation, which refuses unknown codes: clients cannot put text into the log.
         record.said |= {"pair": f"{'/'.join(map(str, groups))}-{target}", "models": models}
         if taken is not None:
             record.said["target"] = taken
@@ -187,7 +187,7 @@ class Api:
         Writes the number of `untranslated` messages, if there are any, and the projected `quality` of the best
         translations, of all documents together, to the record.
         """
-        ended = threading.Event()  # ends reading and writing in threads, which a cancelled request does not end
+        ended = threading.Event()  # stops the threads that read and write, which go on if the request is cancelled
 
         def check() -> None:
             if ended.is_set():
@@ -221,7 +221,7 @@ class Api:
             ask = partial(self.translate, record, texts, of_texts, target)
             try:
                 done = await ask(**options, alignments=ending != ".txt")
-            except UserError:  # not every model and engine has alignments
+            except UserError:  # tries without alignments, which some models and engines lack
                 if ending == ".txt":
                     raise
                 done = await ask(**options)
@@ -244,7 +244,8 @@ def _bearer(request: Request) -> str:
 
 
 def all_languages(batcher: Batcher) -> Iterable[tuple[str, list[str]]]:
-    """Returns (language, its targets) of all source languages, then of languages that are only targets, with []."""
+    """Returns (language, list of its targets) for each source language, then (language, []) for languages that are only
+    targets."""
     pairs = batcher.models.languages()
     others = {target: list[str]() for targets in pairs.values() for target in targets if target not in pairs}
     return {**pairs, **others}.items()

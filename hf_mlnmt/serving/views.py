@@ -33,7 +33,7 @@ from hf_mlnmt.generation.translating.loading import Parts
 from hf_mlnmt.reports.tables import template
 from hf_mlnmt.zoo.systems import architecture_of
 
-MOST_CELLS = 6_400  # of a table of weights; for larger ones only the two sentences are shown
+MOST_CELLS = 6_400  # an attention map has a table of its weights only if there are at most so many
 
 
 def message(text: str, kind: str = "note") -> str:
@@ -74,7 +74,10 @@ def translation(
 
 
 def next_words(instead: str, offered: Sequence[tuple[Alternative, int, str]]) -> str:
-    """Returns the HTML list of words to replace `instead`; offered: (alternative, number of its sentence, prefix)."""
+    """Returns the HTML list of words that can replace the word `instead`.
+
+    offered: (alternative, number of its sentence, beginning of that sentence's translation with the new word).
+    """
     return str(_views().next_words(instead, offered))
 
 
@@ -91,7 +94,7 @@ def _views() -> Any:
 
 @dataclass(frozen=True)
 class Attention:
-    """Attention of a translation over its source: subwords of both sides, the number of each one's word, and weights.
+    """Attention of a translation over its source: the subwords of both, the number of each subword's word, the weights.
 
     `weights`: {place (layer and head): (target, source)}. The word of </s> and of language codes is None.
     """
@@ -103,7 +106,7 @@ class Attention:
     weights: dict[Place, Tensor]
 
     def nearest(self, layer: int, encoder_layer: int, head: int) -> Place:
-        """Returns the place of these numbers if the model has it, else that of the mean of its last layer's heads."""
+        """Returns the key of `weights` for a layer and head, else that for the mean of the last layer's heads."""
         asked = Place(layer, encoder_layer, head)
         return asked if asked in self.weights else max(place for place in self.weights if place.head == 0)
 
@@ -135,8 +138,9 @@ def attention_of(parts: Parts, text: str, translated: str, source: str | None, t
 
 
 def attention_map(attention: Attention, place: Place, name: str | None = None) -> str:
-    """Returns an attention map as HTML: both sentences, whose words are highlighted under the pointer by their weights
-    at a place (layer and head), and up to MOST_CELLS the weights as a table."""
+    """Returns the attention map of one layer and head (`place`) as HTML: both sentences, in which the source words are
+    highlighted by their weights for the word of the translation under the pointer; a table of up to MOST_CELLS weights.
+    """
     weights = attention.weights[place]
     sources = _by_word(attention.source, attention.source_words)
     targets = []
