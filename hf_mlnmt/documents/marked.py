@@ -226,7 +226,7 @@ class Checked:
     """Parts of a message that are translated together or not at all.
 
     `finish` makes the final text of the translated parts, or returns None to refuse the translation: then `write`
-    returns the text `before`. `left`: the message is or stays untranslated. `limit`: most characters of the translation.
+    returns the text `before`. `left`: the message is or stays untranslated. `limit`: the most characters.
     A part that is a function is called with that translation of the message that is least like the memory's.
     """
 
