@@ -88,8 +88,8 @@ def joined(texts: Sequence[str], tokens: Callable[[], Iterable[str]]) -> Sequenc
 
 
 def spelt(text: str, knows: Callable[[str], bool]) -> str:
-    """Returns a text in which characters that the vocabulary lacks are replaced by their NFKC form, if it `knows` that:
-    full-width letters, ligatures, half-width kana. Superscripts and subscripts stay, as they would change numbers."""
+    """Returns a text in which characters that the vocabulary lacks are replaced by their NFKC form, if the vocabulary
+    has that (`knows`): full-width letters, ligatures, half-width kana. Superscripts and subscripts stay."""
     if text.isascii() or unicodedata.is_normalized("NFKC", text):
         return text
 
