@@ -78,7 +78,7 @@ def key(default: Any, help: str, **more: Any) -> Any:
 
 
 class Section:
-    """The base of dataclasses whose fields are keys, but for fields with exclude=True in their metadata."""
+    """Base class of sections: dataclasses whose fields are keys that users set, but for those with exclude=True."""
 
     __pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}
 
