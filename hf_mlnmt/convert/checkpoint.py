@@ -131,7 +131,7 @@ class Settings(dict[str, Any]):
                 )
 
     def check_numbers(self, names: Iterable[str], tensors: Mapping[str, Tensor]) -> None:
-        """Raises UserError for settings that are missing, no whole number, or above all tensors' sizes and number."""
+        """Raises UserError for settings that are missing, no whole number, or above the tensors' sizes and number."""
         names, limit = list(names), max([len(tensors), *(size for tensor in tensors.values() for size in tensor.shape)])
         if missing := [name for name in names if self.get(name) is None]:
             raise UserError(f"{self.where}nothing is said of {', '.join(missing)}.")
@@ -187,7 +187,8 @@ def layer_parts(
     """Returns {a module of our layers: the toolkit's modules whose rows it stacks}, the same for all layers.
 
     products: the toolkit's names in attention of queries, keys, values and output. norms: those of self-attention, of
-    the feed-forward sublayer and of attention over the source. source_attention: "" in an encoder, which has none.
+    the feed-forward sublayer and of attention over the source. feed_forward: those of its two products.
+    source_attention: the name of attention over the source; "" in an encoder, which has none.
     """
     query, key, value, output = products.split()
     parts = {

@@ -64,7 +64,7 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
 _SSRU: dict[str, tuple[Any, ...]] = {
     "dec-cell": ("ssru",),
     **dict.fromkeys(("transformer-rnn-projection", "layer-normalization"), OFF),
-    "transformer-preprocess": ("",),  # "" is post-norm; pre-norm was never compared with Marian
+    "transformer-preprocess": ("",),  # "" is post-norm; SSRU in pre-norm was never compared with Marian
 }
 
 

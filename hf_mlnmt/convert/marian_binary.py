@@ -111,7 +111,7 @@ def values_of(item: Item) -> tuple[np.ndarray, np.float32 | None]:
 
 
 def rounded(name: str, values: np.ndarray, multiplier: float | None = None) -> Item:
-    """Makes an int8 item of a float32 matrix, [inputs, outputs], or of an embedding, [rows, d]."""
+    """Rounds a matrix [inputs, outputs] or embedding [rows, d] to an int8 Item; multiplier None: 127 / max |w|."""
     largest = np.abs(values).max()
     scale = np.float32(STEPS) / (largest or np.float32(1)) if multiplier is None else np.float32(multiplier)
     steps = np.rint(values * scale).clip(-STEPS, STEPS).astype(np.int8)
@@ -120,7 +120,7 @@ def rounded(name: str, values: np.ndarray, multiplier: float | None = None) -> I
 
 
 def plain(name: str, values: np.ndarray) -> Item:
-    """Makes a float32 item of an array."""
+    """Returns an array as a float32 Item with this name."""
     return Item(name, "float32", values.shape, values.astype("<f4").tobytes())
 
 
