@@ -14,7 +14,7 @@ class UserError(ValueError):
 
 
 class OptionError(UserError):
-    """A UserError about translation options, which names them as in Python; the command line replaces the names."""
+    """A UserError about options of translation: names them as in Python; the command line replaces them by its own."""
 
 
 @contextmanager

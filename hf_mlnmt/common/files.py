@@ -1,4 +1,4 @@
-"""Writing files so that a reader never sees half of one: write under a temporary name, then rename.
+"""Writes files so that a reader never sees half of one: under a temporary name, which is then renamed.
 
 How a path is written depends on what is there:
 
@@ -36,7 +36,7 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.keys import variable
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# Errors that the user's choice of a path causes, not the program.
+# Numbers of system errors whose cause is the path that the user chose, not the program.
 _UNWRITABLE = {errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
 _UNWRITABLE |= {errno.ENXIO, errno.EBUSY, errno.EIO, errno.EFBIG}
 _SMALL_DISK = 64 * 2**20  # bytes
@@ -137,7 +137,7 @@ def _clear_leftovers(target: Path) -> None:
 
     prefix = f".{target.name}.{_machine()}."
     pattern = re.compile(rf"{re.escape(prefix)}(\d+)\..*part")
-    for name in os.listdir(target.parent):  # no glob, which is slower: there may be thousands of corpora
+    for name in os.listdir(target.parent):  # glob would be slower, with thousands of folders
         if name.startswith(prefix) and (found := pattern.fullmatch(name)) and not psutil.pid_exists(int(found[1])):
             shutil.rmtree(target.parent / name, ignore_errors=True)
 
@@ -151,7 +151,7 @@ def take_place(new: Path, target: Path) -> None:
     os.replace(target, old / target.name)
     try:
         os.replace(new, target)
-    except BaseException:  # KeyboardInterrupt and SystemExit too
+    except BaseException:  # KeyboardInterrupt and SystemExit also put the old folder back
         os.replace(old / target.name, target)
         raise
     finally:
@@ -206,7 +206,7 @@ def write_json(path: str | Path, value: Any) -> Path:
 
 
 def read_json(path: Path, form: Form = dict) -> dict[str, Any]:
-    """Reads a JSON object from a file; {} if there is no file. Raises UserError if it is broken or not of the form."""
+    """Reads a JSON object from a file; {} if there is none. Raises UserError if it is broken or does not fit `form`."""
     if not path.exists():
         return {}
     try:
@@ -224,7 +224,7 @@ def _unpacked(path: Path) -> bytes:
     content, packer = path.read_bytes(), _PACKERS.get(path.suffix.lower())
     try:
         return import_module(packer).decompress(content) if packer else content
-    except Exception as error:  # each packer has its own exceptions
+    except Exception as error:  # each compression module raises other exceptions
         raise ValueError(f"broken {path.suffix} file: {error}") from error
 
 
@@ -310,7 +310,7 @@ def check_new_folder(path: str | Path, force: bool, mark: str) -> None:
 
 @contextmanager
 def only_one(folder: Path, message: str) -> Iterator[None]:
-    """Makes the folder and locks it in the with block, until the process ends; UserError with `message` if locked."""
+    """Makes the folder and holds its lock in the with block. Raises UserError(`message`) if another process has it."""
     from filelock import FileLock, Timeout
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -333,7 +333,10 @@ def cache_folder() -> Path:
 
 
 def check_made_before(output: Path, record: str, schema: str, what: str) -> None:
-    """Raises UserError for a folder that is not empty, unless its JSON file `record` has the `schema` of a `what`."""
+    """Raises UserError for a folder that is not empty, unless its JSON file `record` names the `schema`.
+
+    what: what a folder with that schema is, for the message.
+    """
     _check_replaces_none(check_folder_name(output))
     if not output.is_dir() or not any(output.iterdir()):
         return
@@ -376,7 +379,7 @@ def _mode(path: Path) -> int | None:
 
 
 def is_special(path: Path) -> bool:
-    """Returns whether a path is a device, a pipe, or an open file in /proc (as /dev/stdout), which is not replaced."""
+    """Returns whether a path is a device, a pipe, or an open file in /proc (as /dev/stdout): not to be replaced."""
     mode = _mode(path)
     if mode is None or stat.S_ISDIR(mode):
         return False
@@ -410,7 +413,7 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # A UserError about a file in the folder names a temporary path: its cause is explained for `path` instead.
+        # A UserError about a file in the folder names a temporary path, so its cause is explained, for `path`.
         cause = error.__cause__ if isinstance(error, UserError) else error
         if cause is not None and is_full_disk(cause, path):
             raise UserError(

@@ -1,4 +1,4 @@
-"""Keys that users write: dataclasses that pydantic checks and builds from YAML, and environment variables.
+"""Reads what users set: keys in YAML files, of which pydantic checks and builds dataclasses; environment variables.
 
 A section of a recipe (recipe/schema.py), a corpus or a filter (data/) is a dataclass that inherits from `Section`, and
 each of its keys a field, made by `key`. `build` makes such a dataclass of a file's mapping; `_in_words` converts
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 T = TypeVar("T")
-Lines = Mapping[tuple[str, ...], int]  # path of a key -> line, from 1
+Lines = Mapping[tuple[str, ...], int]  # path of a key -> its line in the file, from 1
 # With libyaml, where it is installed, a recipe of thousands of tasks is read and written ten times as fast.
 YAMLLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 YAMLDumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -36,7 +36,7 @@ REQUIRED: Any = dataclasses.MISSING  # the default of a key that must be given
 
 @dataclass(frozen=True)
 class Range(GroupedMetadata):
-    """Numbers from `low` to `high`, without `low` if `above`, without `high` if `below`; for `Annotated`.
+    """The range of a number, in `Annotated`: `low` to `high`, without `low` if `above`, without `high` if `below`.
 
     Args:
         more: text that ends the message, after "not <value>".
@@ -55,7 +55,7 @@ class Range(GroupedMetadata):
             yield Lt(self.high) if self.below else Le(self.high)
 
     def problem(self, value: float) -> str | None:
-        """Returns " must be ..., not <value>.", to follow the key, for a value that is not in the range; else None."""
+        """Returns the end of a message, " must be ..., not <value>.", for a value outside of the range; else None."""
         low = f"{'above' if self.above else 'at least'} {self.low:g}"
         words, below = "", f" and below {self.high:g}" if self.below else ""
         if not math.isfinite(value):
@@ -72,13 +72,13 @@ def key(default: Any, help: str, **more: Any) -> Any:
     metadata = {"description": help, **more}
     if isinstance(default, list | dict):
         return field(default_factory=lambda: copy.copy(default), metadata=metadata)
-    if callable(default):  # the class of a section, all keys of which have defaults
+    if callable(default):  # a Section class, whose keys all have defaults
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
 class Section:
-    """The base of dataclasses whose fields are keys, but for fields with exclude=True in their metadata."""
+    """Base class of sections: dataclasses whose fields are keys that users set, but for those with exclude=True."""
 
     __pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}
 
@@ -219,7 +219,7 @@ def _path(location: tuple[int | str, ...], content: Any) -> tuple[str, ...]:
     return tuple(path)
 
 
-# From the environment
+# Environment variables
 
 
 def variable(name: str, kind: Any = str, default: Any = None) -> Any:
@@ -238,7 +238,7 @@ def variable(name: str, kind: Any = str, default: Any = None) -> Any:
             return shlex.split(text)
         if text.isdecimal() if kind is int else text and kind is str:
             return kind(text)
-    except ValueError:  # quotes without an end
+    except ValueError:  # by shlex for a quote without end: an error is raised below
         pass
     if words and text.lower() in words:
         return words[text.lower()]

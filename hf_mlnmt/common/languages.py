@@ -1,4 +1,4 @@
-"""Language codes: comparing them, and finding those of a file's name or a model folder.
+"""Compares language codes, and finds the codes in a file's name or of a model folder.
 
 In file names the codes of ISO 639-1, their three-letter forms, and further ones of FLORES-200 and WMT are recognized.
 The 7,900 of ISO 639-3 (valid to langcodes) are not: tsv, txt, raw and bpe are among them. Where a user gives a language
@@ -20,7 +20,7 @@ from hf_mlnmt.common.files import read_json, write_json
 from hf_mlnmt.common.keys import YAMLLoader
 from hf_mlnmt.common.model_folder import CONFIG, RESULTS, RESULTS_SCHEMA, fetch_small_files
 
-# Codes of two letters, each with one of three: by ISO 639-1, by libraries, of the usual member of an ISO 639-3 group.
+# Two-letter codes, each joined to a three-letter code: ISO 639's, libraries', or the usual member of a macrolanguage.
 _TWO_AND_THREE = (
     "aaaar ababk aeave afafr akaka amamh anarg arara asasm avava ayaym azaze babak bebel bgbul bibis bmbam bnben "
     "bobod brbre bsbos cacat ceche chcha cocos crcre csces cuchu cvchv cycym dadan dedeu dvdiv dzdzo eeewe elell "
@@ -37,7 +37,7 @@ _TWO_AND_THREE = (
     "sqalb zhchi ararb zhcmn fapes lvlvs etekk swswh mszsm azazj uzuzn mnkhk nenpi orory sqals yiydd mgplt omgaz "
     "pspbt kukmr ayayr ququy krknc fffuv nonob tlfil"
 )
-# Codes of three letters in FLORES-200 and WMT that have none of two.
+# Three-letter codes in FLORES-200 and WMT whose languages have no two-letter code.
 _THREE = (
     "ace acm acq aeb ajp apc ars ary arz ast awa azb ban bem bho bjn brx bug ceb cjk ckb crh csb dik doi dsb dyu fil "
     "fon frr fur gom gsw hak haw hne hsb ilo kab kac kam kbp kea kmb kok lij lmo ltg lua luo lus lzh mag mai min mni "
@@ -46,7 +46,8 @@ _THREE = (
 _TWO_OF = {word[2:]: word[:2] for word in _TWO_AND_THREE.split()}
 _CODES = {*_TWO_OF, *_TWO_OF.values(), *_THREE.split(), "nb"}
 _TWO_OF["nb"] = "no"
-_OTHERWISE = {"aa", "bak", "bis", "ice", "may", "min", "per", "run"}  # backups, parts of `split`, months, versions
+# Parts of file names that look like codes, but are not: parts of `split` (aa), backups, months, versions.
+_OTHERWISE = {"aa", "bak", "bis", "ice", "may", "min", "per", "run"}
 _WITHIN = {"nn": "no", "prs": "fa", "ckb": "ku", "azb": "az"} | dict.fromkeys(("lzh", "nan", "wuu", "yue"), "zh")
 _WITHIN |= dict.fromkeys(("acm", "acq", "aeb", "ajp", "apc", "ars", "ary", "arz"), "ar")
 _CODE = re.compile(r"([a-z]{2,3})(?:[-_](?:[A-Z][a-z]{3}|[A-Za-z]{2}|\d{3}))*")
@@ -65,7 +66,7 @@ def same_language(code: str | None, other: str | None) -> bool:
 
 
 def is_within(code: str, other: str) -> bool:
-    """Returns whether two codes name one language, or one is part of the other's, as nn of no."""
+    """Returns whether two codes name one language, or one names a variety of the other's language, as nn of no."""
     one, two = base_language(code), base_language(other)
     return one in (two, _WITHIN.get(two)) or _WITHIN.get(one) == two
 
@@ -75,11 +76,11 @@ def language_tag(code: str) -> str:
     import langcodes  # imported here, as reading its tables takes a tenth of a second
 
     with suppress(langcodes.LanguageTagError):
-        tag = langcodes.standardize_tag(re.sub("[-_]XX$", "", code))  # mBART's en_XX
+        tag = langcodes.standardize_tag(re.sub("[-_]XX$", "", code))  # as in mBART's en_XX
         language, *others = tag.split("-")
         two = language if len(language) == 2 else base_language(language)  # ar for arb
         return langcodes.standardize_tag("-".join([two, *others]))
-    return "und"  # BCP 47 for undetermined
+    return "und"  # the BCP 47 tag for an undetermined language
 
 
 def language_in(path: str | Path) -> str | None:
@@ -113,7 +114,7 @@ def _is_code(part: str) -> bool:
     return language in _CODES and _CODE.fullmatch(part) is not None and not pair
 
 
-_REGIONS = {"pt-br", "zh-tw"}  # language and region, although br and tw are language codes too
+_REGIONS = {"pt-br", "zh-tw"}  # a language and a region; br and tw are language codes too
 
 
 def lower(text: str, language: str | None) -> str:
@@ -124,20 +125,20 @@ def lower(text: str, language: str | None) -> str:
 
 
 def upper(text: str, language: str | None) -> str:
-    """Returns a text in capitals, by the rules of its language as `lower`."""
+    """Returns a text in upper case, by its language's rules: in Turkish and Azerbaijani i becomes İ."""
     if language and base_language(language) in ("tr", "az"):
         text = text.replace("i", "İ")
     return text.upper()
 
 
 def title(text: str, language: str | None) -> str:
-    """Returns a text with a large first letter of each word; the others stay."""
+    """Returns a text with the first letter of each word in upper case; other letters stay as they are."""
     return re.sub(r"(?<!\w)(?<!\w['’])[^\W\d_]", lambda letter: upper(letter[0], language), text)
 
 
 def direction_of(folder: str | Path) -> Direction | None:
     """Returns source and target language of the model in a folder, from its results, its run's recipe (a checkpoint) or
-    its tokenizer (Marian); None where they are not there, and for a model of several directions."""
+    its tokenizer (Marian); None if none of these names both, and for a model of several directions."""
     folder = Path(folder)
     content = read_json(folder / RESULTS, {"languages?": (None, dict), "recipe?": (None, {"tokenizer?": (None, dict)})})
     recipe = folder.absolute().parent.parent / "recipe.yaml"
@@ -150,12 +151,12 @@ def direction_of(folder: str | Path) -> Direction | None:
     languages, marian = content.get("languages") or {}, read_json(folder / "tokenizer_config.json")
     source, target = (languages.get(side) or marian.get(f"{side}_lang") for side in ("source", "target"))
     known = all(isinstance(code, str) and base_language(code) in _CODES for code in (source, target))
-    return (str(source), str(target)) if known else None  # "mul" of Marian is no language
+    return (str(source), str(target)) if known else None  # Marian's "mul" is no language
 
 
 def keep_direction(folders: Sequence[str | Path], new: Path, name: str, made_of: Sequence[str] = ()) -> None:
-    """Writes results.json of `new`, a model made of those in the folders: direction and data of the first one whose
-    direction is known, and the models' names (`made_of`; default: the folders). Writes nothing if none is known."""
+    """Writes results.json of `new`, a model made of the models in `folders`: languages and data of the first one whose
+    direction is known, and the names `made_of` (default: the folders). Writes nothing if no direction is known."""
     known = ((Path(folder), pair) for folder in folders if (pair := direction_of(folder)))
     for folder, (source, target) in islice(known, 1):
         content = {"schema": RESULTS_SCHEMA, "system": name, "data": read_json(folder / RESULTS).get("data")}
@@ -164,7 +165,7 @@ def keep_direction(folders: Sequence[str | Path], new: Path, name: str, made_of:
 
 
 def check_same_direction(folders: Sequence[str | Path], remedy: str) -> None:
-    """Raises UserError if a model translates in another direction than the first; unknown directions are skipped."""
+    """Raises UserError if a model in `folders` has another direction than the first; skips unknown directions."""
     known = [(folder, pair) for folder in folders if (pair := direction_of(folder))]
     for folder, pair in known[1:]:
         if not all(map(same_language, pair, known[0][1])):
@@ -176,7 +177,7 @@ def check_same_direction(folders: Sequence[str | Path], remedy: str) -> None:
 def check_direction(
     model: str | Path, wanted: Sequence[str | None], what: str, remedy: str = "Give one of that direction."
 ) -> None:
-    """Raises UserError for a model that translates in another direction than `wanted`; None is any language."""
+    """Raises UserError for a model with another direction than `wanted` (source, target; None: any language)."""
     there = direction_of(fetch_small_files(model))
     if there and not all(map(same_language, there, wanted)):
         asked = " to ".join(code or "any" for code in wanted)
@@ -184,7 +185,10 @@ def check_direction(
 
 
 def check_language(path: str | Path, language: str | None, what: str, remedy: str) -> None:
-    """Raises UserError for a file whose name has language codes, but not `language`, the language of `what`."""
+    """Raises UserError for a file whose name has language codes, but none of `language`.
+
+    what: the text before `language` in the message, such as "it is read as".
+    """
     said = _codes_in(path) or pair_of_name(path) or ()
     if language is not None and said and not any(is_within(code, language) for code in said):
         raise UserError(f"{path}: its name says {said[-1]}, but {what} {language}. {remedy}")

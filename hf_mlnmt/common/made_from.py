@@ -1,4 +1,4 @@
-"""Digests of the inputs and settings that results were made from, and differences between two of them.
+"""Computes digests of the inputs and settings that results are made from, and differences between two of them.
 
 A result that is kept for reuse has a record of its inputs beside it. Before it is reused, the record is compared with
 the present inputs; where nothing differs it is used.
@@ -39,28 +39,28 @@ class Digest:
         self._hash: Any = hashlib.blake2b(digest_size=16) if algorithm == "blake2b" else hashlib.sha256()
 
     def raw(self, *parts: bytes | memoryview) -> Self:
-        """Adds bytes."""
+        """Adds bytes to the digest; returns this object."""
         for part in parts:
             self._hash.update(part)
         return self
 
     def text(self, text: str) -> Self:
-        """Adds text, as UTF-8."""
+        """Adds text, as UTF-8, to the digest; returns this object."""
         return self.raw(text.encode())
 
     def value(self, value: Any) -> Self:
-        """Adds a value as JSON with sorted keys; objects that JSON lacks are added as their str()."""
+        """Adds a value to the digest as JSON with sorted keys; objects that JSON lacks are added as their str()."""
         return self.text(json.dumps(value, sort_keys=True, default=str))
 
     def file(self, path: Path) -> Self:
-        """Adds the bytes of a file."""
+        """Adds the bytes of a file to the digest; returns this object."""
         with path.open("rb") as file:
             while block := file.read(1 << 20):
                 self.raw(block)
         return self
 
     def weights(self, weights: Mapping[str, Any], shapes: bool = True) -> Self:
-        """Adds tensors, sorted by name: names and bytes, and with `shapes` their dtypes and shapes."""
+        """Adds tensors to the digest, sorted by name: names and bytes, and with `shapes` their dtypes and shapes."""
         import torch
 
         for name, tensor in sorted(weights.items()):
@@ -74,7 +74,7 @@ class Digest:
 
 
 def digest(*values: Any) -> str:
-    """Returns a digest that is equal for equal values, a text of 32 characters."""
+    """Returns a digest of the values, 32 hexadecimal digits, which is equal for equal values."""
     return Digest().value(values).hex()
 
 
@@ -96,7 +96,7 @@ def sha256_of_files(folder: Path, patterns: Iterable[str]) -> dict[str, str]:
 
 
 def stamps(paths: Iterable[Path]) -> list[list[int]]:
-    """Returns size and time of modification of each of the files that exist."""
+    """Returns [bytes, time of modification in ns] of each of the files that exist."""
     stats = [path.stat() for path in paths if path.is_file()]
     return [[stat.st_size, stat.st_mtime_ns] for stat in stats]
 
@@ -118,7 +118,7 @@ class Origin:
         return digest([Digest().file(path).hex() for path in self.files], self.settings)
 
     def record(self) -> dict[str, Any]:
-        """Returns the record to store beside the result, for `holds`."""
+        """Returns digests of settings and files, and files' sizes and times: stored beside the result, for `holds`."""
         return {"settings": digest(self.settings), "files": self.stamps, "fingerprint": self.fingerprint}
 
     def holds(self, record: Mapping[str, Any], check: bool = False) -> bool:
@@ -126,7 +126,7 @@ class Origin:
         if record["settings"] != digest(self.settings):
             return False
         if record["files"] == self.stamps and not check:
-            self.__dict__["fingerprint"] = record["fingerprint"]  # spares reading the files for it
+            self.__dict__["fingerprint"] = record["fingerprint"]  # so that `record` need not read the files
             return True
         sizes = [[size for size, _ in files] for files in (record["files"], self.stamps)]
         return sizes[0] == sizes[1] and record["fingerprint"] == self.fingerprint
@@ -141,7 +141,7 @@ class Origin:
 def differences(
     before: Mapping[str, Any], now: Mapping[str, Any], may_differ: Collection[str] = (), whole: Collection[str] = ()
 ) -> Changes:
-    """Returns the keys whose values differ, in their order.
+    """Returns {key: (old value, new value)} of the keys whose values differ, in the order of the keys.
 
     Args:
         may_differ: keys that are ignored, with all keys below them.
@@ -168,7 +168,7 @@ def is_below(key: str, names: Collection[str]) -> bool:
 
 
 class MadeFrom:
-    """Digests of the inputs of each product in a folder: {product: digest}, in a JSON file.
+    """Records the digest of the inputs of each product in a folder, as {product: digest} in a JSON file.
 
     A product whose digest is unchanged need not be made again. A missing or broken file counts as empty.
     """

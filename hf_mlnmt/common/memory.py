@@ -1,4 +1,4 @@
-"""The machine's memory and cores, and whether the C library keeps freed memory or returns it to the system."""
+"""Measures the machine's memory and cores; sets the C library to keep freed memory, or to return it to the system."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def keep_memory() -> bool:
 
 
 def return_memory() -> None:
-    """Returns free memory to the system, with glibc; does nothing after `keep_memory`.
+    """Returns freed memory from glibc to the system; does nothing without glibc, or after `keep_memory` has succeeded.
 
     To be called after a large buffer was replaced by a larger one: buffers that grow in turn leave gaps in the C
     library's memory, up to twice the memory in use.

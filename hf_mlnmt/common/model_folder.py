@@ -1,4 +1,4 @@
-"""The model folder: names of its files; finding, checking, loading and copying it.
+"""Names the files of a model folder; finds, checks, loads and copies model folders.
 
 | file | content |
 | --- | --- |
@@ -35,17 +35,17 @@ LANGUAGE_TOKENIZERS = "tokenizers"
 TEXT_PROCESSING = "text_processing.json"
 RESULTS, RESULTS_SCHEMA = "results.json", "hf_mlnmt.results/1"
 CARD = "README.md"
-# PEFT's files: a folder without config.json has an adapter alone; a checkpoint may have one beside the model's weights.
+# PEFT's files of an adapter. A folder without config.json has only that; a checkpoint may also have a model's weights.
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 CURVES = "curves.png"
 MODELS_OF_A_RUN = ("average", "best")
-# Patterns of files. Tokenizers of any kind, and text processing:
+# Patterns of the files of tokenizers, of any kind, and of text processing.
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _OTHER_TOKENIZERS = ("vocab*.json", "vocab*.txt", "merges.txt", "*.spm", "*.model")
 TEXT_FILES = (*TOKENIZERS, *_OTHER_TOKENIZERS, TARGET_TOKENIZER, LANGUAGE_TOKENIZERS, TEXT_PROCESSING)
-# Files on which a model's outputs depend:
+# Patterns of the files on which a model's outputs depend.
 MODEL_FILES = (CONFIG, GENERATION_CONFIG, "*.safetensors", *TEXT_FILES)
-# All files but the weights:
+# Patterns of all files of a model but its weights.
 _OF_TOKENIZERS = (f"{TARGET_TOKENIZER}/*", f"{LANGUAGE_TOKENIZERS}/*")
 SMALL_FILES = ("*.json", "*.py", "*.spm", "*.model", "*.txt", "*.s2t", *_OF_TOKENIZERS)
 # The forms of a model folder's JSON files (files.py); Transformers checks all other fields when it reads them.
@@ -82,7 +82,7 @@ FORMS: dict[str, Form] = {
 }
 # Tensors that are no weights: positions, counters and masks in older files of Transformers' models.
 _NO_WEIGHTS = re.compile(r"(position_ids|num_batches_tracked|attn\.(masked_)?bias)$")
-_LARGEST = 1e9  # weights above count as damaged: their products would overflow
+_LARGEST = 1e9  # larger weights count as damaged, because their products would overflow
 _HINT = f"Give a model folder, such as a run's {MODELS_OF_A_RUN[0]}/ or {MODELS_OF_A_RUN[1]}/"
 
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
@@ -95,7 +95,7 @@ def token_ids(config: Any) -> dict[str, Any]:
     return {name: getattr(config, name, None) for name in names}
 
 
-# Finding and checking
+# Functions that find and check model folders
 
 
 def check_model_folder(folder: str | Path) -> Path:
@@ -123,7 +123,7 @@ def is_adapter(folder: Path) -> bool:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Returns the files with a folder's weights, as Transformers does: model.safetensors, else those of the index.
+    """Returns a folder's files of weights that Transformers would load: model.safetensors, else those of the index.
 
     Raises: UserError for a damaged index, or one that names a file that is not beside it.
     """
@@ -181,10 +181,10 @@ def read_config(path: Path, **options: Any) -> Any:
     own = _class_in(path, "AutoConfig", options) if options["trust_remote_code"] and path.is_dir() else None
     try:
         config = own.from_pretrained(path) if own else AutoConfig.from_pretrained(path, **options)
-        config.name_or_path = str(path)  # Transformers looks there for the model's code
+        config.name_or_path = str(path)  # where Transformers looks for the model's code
         return config
     except Exception as error:  # Transformers raises exceptions of many kinds for wrong values
-        said = _untrusted(error) or str(error).strip().split("\n\n")[0]  # without the paragraphs of advice
+        said = _untrusted(error) or str(error).strip().split("\n\n")[0]  # without Transformers' paragraphs of advice
         if said != _untrusted(error) and "auto_map" in content:
             said += "\nIt was made by another version of this package, or a changed one; its own code lies beside it: "
             said += _RUN
@@ -238,7 +238,7 @@ def open_weights(folder: Path, stack: ExitStack) -> dict[str, Any]:
 
 
 def check_weights(path: Path, stack: ExitStack, quantised: bool = False) -> dict[str, Any]:
-    """Checks the weights of one file as `open_weights` does; returns tensor name -> the open file."""
+    """Checks the weights in one file; returns tensor name -> the open file. Raises: UserError as `open_weights`."""
     tensors = _open(path, stack)
     whole, broken = [], []
     for name, file in tensors.items():
@@ -321,7 +321,7 @@ def auto_class_of(folder: str | Path) -> str:
 
 
 def auto_class_of_config(content: Mapping[str, Any]) -> str:
-    """Returns the name of the Auto class by the content of a config.json."""
+    """Returns the name of the Auto class that loads the model whose config.json has this content."""
     name = (content.get("architectures") or [""])[0]
     if name.endswith("ForMaskedLM"):
         return "AutoModelForMaskedLM"
@@ -351,7 +351,7 @@ def fetch_small_files(name: str | Path, **options: Any) -> Path:
         return Path(snapshot_download(str(name), allow_patterns=list(SMALL_FILES), **known))
     except LocalEntryNotFoundError as error:
         raise UserError(f"{nothing}; as a Hub name it is not in the cache, and the Hub cannot be reached.") from error
-    except Exception as error:  # by the file system or the Hub's client
+    except Exception as error:  # raised by the file system or the Hub's client
         raise UserError(f"{nothing}, and not found on the Hub ({first_line(error)}).") from error
 
 
@@ -475,7 +475,7 @@ def needs_code(model_class: type) -> bool:
 
 
 def copy_text_files(source: Path, target: Path) -> None:
-    """Copies tokenizers, text processing and the config's `tokenizers` from a model folder into another."""
+    """Copies tokenizers, text processing and config.json's entry `tokenizers` from a model folder into another."""
     copy_files(source, target, TEXT_FILES)
     note_tokenizers(target, read_part(source, CONFIG).get("tokenizers"))
 
@@ -487,7 +487,7 @@ def note_tokenizers(folder: Path, tokenizers: Mapping[str, Any] | None) -> None:
 
 
 def copy_all_but_weights(source: Path, target: Path) -> None:
-    """Copies config, generation config, the model's code, tokenizers and text processing."""
+    """Copies config, generation config, code, tokenizers and text processing from a model folder into another."""
     copy_files(source, target, (CONFIG, GENERATION_CONFIG, "*.py", *TEXT_FILES))
 
 

@@ -78,12 +78,12 @@ class Table:
         return "\n".join(lines)
 
     def markdown(self) -> str:
-        """Returns a table of Markdown, without title and caption, which a page has in its own form."""
+        """Returns the table in Markdown, without title and caption: the page that has it writes these itself."""
         lines = [self.columns, ["---"] * len(self.columns), *self.rows]
         return "\n".join("| " + " | ".join(map(_markdown_cell, line)) + " |" for line in lines)
 
     def html(self) -> str:
-        """Returns a <table>, title and caption in its <caption>; classes `number` and `strong` for a style sheet."""
+        """Returns an HTML <table>, with title and caption; its classes: `number` of cells, `strong` of bold rows."""
         caption = "<br>".join(_html_text(text) for text in (self.title, self.caption) if text)
         lines = ["<table>", *([f"<caption>{caption}</caption>"] if caption else [])]
         if any(self.columns):

@@ -1,4 +1,4 @@
-"""Reading checkpoints safely, and moving their tensors to our parameters: what the readers of all formats share.
+"""Reads checkpoints safely, and moves their tensors to our parameters, for the readers of all formats.
 
 `Settings` refuses, by name, settings that the baseline cannot compute. A reader returns a `Checkpoint`, whose
 `Placement` records which tensor became which parameter of ours: every tensor must be used, and none may be missing.
@@ -80,12 +80,12 @@ def reason_of(error: Exception) -> str:
 
 
 NEVER = -100.0  # output bias of a token that is never predicted; finite, or a smoothed loss would be NaN
-# For `Settings.check`: a setting that may be on, off or missing; and one that must be off, for the baseline lacks it.
+# Values that `Settings.check` allows: FLAG of a setting that may be on, off or missing, OFF of one that must be off.
 FLAG, OFF = (False, True, None), (False,)
 
 
 class Settings(dict[str, Any]):
-    """The settings of a toolkit, from a mapping or a Namespace. where: what messages put before their names.
+    """The settings of a toolkit, from a mapping or a Namespace. where: the text before their names in messages.
 
     A value of another type than the methods expect is refused by a UserError with its name and value.
     """
@@ -116,13 +116,13 @@ class Settings(dict[str, Any]):
         return value if fits else self._refuse(name, "a list of texts")
 
     def check(self, plain: Mapping[str, tuple[Any, ...]]) -> None:
-        """Refuses a setting with another value than those in `plain`, the first of which is the default."""
+        """Raises UserError for a setting whose value is not in `plain`: name -> allowed values, first the default."""
         for name, values in plain.items():
             if (value := self.get(name, values[0])) not in values:
                 raise UserError(f"{self.where}{name}: {value!r} is nothing that the baseline can compute.")
 
     def check_alike(self, names: Iterable[str], encoder: Mapping[str, Any], decoder: Mapping[str, Any]) -> None:
-        """Refuses settings that differ between encoder and decoder."""
+        """Raises UserError for settings `names` that differ between encoder and decoder."""
         for name in names:
             if (first := encoder.get(name)) != (second := decoder.get(name)):
                 raise UserError(
@@ -131,7 +131,7 @@ class Settings(dict[str, Any]):
                 )
 
     def check_numbers(self, names: Iterable[str], tensors: Mapping[str, Tensor]) -> None:
-        """Refuses settings that are missing, no whole number, or larger than all sizes and the number of tensors."""
+        """Raises UserError for settings that are missing, no whole number, or above the tensors' sizes and number."""
         names, limit = list(names), max([len(tensors), *(size for tensor in tensors.values() for size in tensor.shape)])
         if missing := [name for name in names if self.get(name) is None]:
             raise UserError(f"{self.where}nothing is said of {', '.join(missing)}.")
@@ -142,12 +142,13 @@ class Settings(dict[str, Any]):
                 raise UserError(f"{self.where}{name} is {self[name]:,}, which the weights cannot have.")
 
     def check_search(self, beams: str, penalty: str) -> None:
-        """Refuses a number of beams or a length penalty that no search can use."""
+        """Raises UserError if the settings named `beams` and `penalty` are no number of beams or no length penalty."""
         value = self.get(beams)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             self._refuse(beams, "a whole number of at least 1")
         value = self.get(penalty)
-        if value is not None and not (isinstance(value, int | float) and abs(value) <= 10):  # a limit of ours
+        # The limit of 10 is this package's own.
+        if value is not None and not (isinstance(value, int | float) and abs(value) <= 10):
             self._refuse(penalty, "a number from -10 to 10")
 
     def _refuse(self, name: str, expected: str) -> NoReturn:
@@ -158,12 +159,13 @@ def yaml_of(where: str | Path, text: str | bytes) -> Any:
     """Returns the content of a YAML text. Raises: UserError that names its file, `where`."""
     try:
         return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:  # tags raise the middle
+    # Wrong tags in YAML raise ValueError, LookupError or AttributeError.
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         raise UserError(f"{where}: cannot be read: {error}") from error
 
 
 def generation_config(config: TransformerConfig, **search: Any) -> GenerationConfig:
-    """Returns a toolkit's search settings with the config's special tokens and longest sequence, at most 512."""
+    """Returns a GenerationConfig of a toolkit's search settings and the config's special tokens, max_length <= 512."""
     return GenerationConfig(**search, max_length=min(512, config.max_position_embeddings), **token_ids(config))
 
 
@@ -182,10 +184,11 @@ Parts = Mapping[str, Sequence[str]]
 def layer_parts(
     attention: str, products: str, norms: Sequence[str], feed_forward: Sequence[str], source_attention: str = ""
 ) -> Parts:
-    """Returns the names of the modules of a toolkit's layers; an encoder's have no attention over the source.
+    """Returns {a module of our layers: the toolkit's modules whose rows it stacks}, the same for all layers.
 
-    products: in attention, of queries, keys, values and output. norms: of self-attention, of the feed-forward sublayer,
-    and of attention over the source. feed_forward: of its two products.
+    products: the toolkit's names in attention of queries, keys, values and output. norms: those of self-attention, of
+    the feed-forward sublayer and of attention over the source. feed_forward: those of its two products.
+    source_attention: the name of attention over the source; "" in an encoder, which has none.
     """
     query, key, value, output = products.split()
     parts = {
@@ -204,7 +207,7 @@ def layer_parts(
     return parts
 
 
-# BART, mBART, Marian and M2M100 in Transformers took over fairseq's names.
+# BART, mBART, Marian and M2M100 in Transformers have the module names of fairseq.
 _FAIRSEQ = ("self_attn", "q_proj k_proj v_proj out_proj")
 FAIRSEQ_ENCODER = layer_parts(*_FAIRSEQ, ("self_attn_layer_norm", "final_layer_norm"), ("fc1", "fc2"))
 FAIRSEQ_DECODER = layer_parts(
@@ -213,7 +216,7 @@ FAIRSEQ_DECODER = layer_parts(
 
 
 def modules(parts: Parts, ours: str, theirs: str, bias: bool = True) -> Iterator[Move]:
-    """Yields moves of the weights and biases of modules whose names begin with `ours` and `theirs`."""
+    """Yields a Move for each weight and bias of the modules in `parts`; `ours` and `theirs` are put before names."""
     for module, names in parts.items():
         yield Move(f"{ours}{module}.weight", tuple(f"{theirs}{name}.weight" for name in names))
         if bias or "attn." not in module:  # norms and the feed-forward sublayer always have biases
@@ -228,7 +231,7 @@ def stacks(
     layers: tuple[str, str] = ("encoder.layers", "decoder.layers"),
     bias: bool = True,
 ) -> Iterator[Move]:
-    """Yields moves of both stacks of layers and the norms around them.
+    """Yields a Move for each parameter of the encoder's and decoder's layers, and of the norms around them.
 
     Args:
         theirs: prefix of all names in the toolkit. layers: the toolkit's names of the two lists of layers.
@@ -247,7 +250,7 @@ class Move(NamedTuple):
 
     ours: str
     theirs: tuple[str, ...]
-    transposed: bool = False  # whether their matrices are (inputs, outputs)
+    transposed: bool = False  # whether the checkpoint's matrices are (inputs, outputs)
 
 
 class Placement:
@@ -261,7 +264,7 @@ class Placement:
     def __init__(self, where: str, tensors: Mapping[str, Tensor]):
         self.where, self.tensors = where, dict(tensors)
         self.state: dict[str, Tensor] = {}
-        self.origin: dict[str, list[str]] = {}  # of each parameter of ours, the tensors it was made of
+        self.origin: dict[str, list[str]] = {}  # our parameter -> tensors that it is made of
         self.left_out: dict[str, str] = {}  # tensor -> why no parameter needs it
 
     def move(self, moves: Iterable[Move]) -> None:
@@ -277,7 +280,7 @@ class Placement:
         self.state[ours], self.origin[ours] = tensor, list(theirs)
 
     def leave_out(self, name: str, why: str) -> None:
-        """Records why a tensor, if the checkpoint has it, is not needed."""
+        """Records why no parameter needs the tensor `name`, if the checkpoint has it."""
         if name in self.tensors:
             self.left_out[name] = why
 
@@ -293,7 +296,7 @@ class Placement:
         self.left_out[name] = f"the same as {of}"
 
     def move_embeddings(self, config: TransformerConfig, source: str, target: str, output: str) -> None:
-        """Moves both embeddings and the output projection; leaves out saved copies of shared ones."""
+        """Moves both embeddings and the output projection; leaves out the copies of shared ones that were saved."""
         tied = config.tie_word_embeddings
         names = {"model.encoder.embed_tokens": source, "model.decoder.embed_tokens": target}
         names["lm_head"] = target if tied else output
@@ -304,12 +307,12 @@ class Placement:
             self.leave_out_copy(output, target)
 
     def leave_out_sines(self, name: str, config: TransformerConfig) -> None:
-        """Leaves out a saved table of positions, which is computed anew. Raises: UserError for other numbers."""
+        """Leaves out a saved table of positions, which is computed anew. Raises: UserError if its numbers differ."""
         if (table := self.tensors.get(name)) is None:
             return
         length, width, offset = config.max_position_embeddings, config.d_model, config.position_offset
         theirs = table.double().flatten(0, -2) if table.dim() > 1 else table
-        # The weights may have been kept in half precision.
+        # atol: the table may have been saved in half precision.
         if theirs.shape != (length, width) or not torch.allclose(
             theirs, SinusoidalPositions.compute(length, width, config.position_embedding, offset), atol=1e-3
         ):
@@ -362,7 +365,7 @@ def weights_of(where: str | Path, tensors: Any) -> dict[str, Tensor]:
 
 
 def load_safetensors(file: Path) -> dict[str, Tensor]:
-    """Reads a .safetensors file as float32. Raises: UserError as `weights_of`, and for another file."""
+    """Reads a .safetensors file as float32. Raises: UserError as `weights_of`, and for other formats."""
     try:
         return weights_of(file, load_file(file))
     except (OSError, SafetensorError) as error:
@@ -370,7 +373,7 @@ def load_safetensors(file: Path) -> dict[str, Tensor]:
 
 
 def listed(names: list[str], most: int = 5) -> str:
-    """Returns the first names, and how many more there are, for a message."""
+    """Returns the first `most` names and the number of further ones, as text for a message."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
@@ -383,7 +386,7 @@ def load(path: Path) -> dict[str, Any]:
     try:
         with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings(action="ignore"):
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file raises whatever comes
+    except Exception as error:  # torch raises exceptions of many kinds for a damaged file
         asked = re.search(r"GLOBAL ([\w.]+)|TorchScript", str(error))  # torch's own advice would be to trust the file
         reason = f"not a checkpoint of weights alone, or a damaged one ({first_line(error).partition('. ')[0]})"
         if asked:

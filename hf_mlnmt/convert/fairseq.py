@@ -43,7 +43,10 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
 
 
 def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
-    """Reads a checkpoint's content, and the dictionaries beside the file. UserError for what the baseline lacks."""
+    """Makes a Checkpoint of the content of fairseq's file and of the dictionaries beside the file.
+
+    Raises: UserError for missing dictionaries, and for settings that the baseline cannot compute.
+    """
     settings = _settings(path, content)
     tensors = weights_of(f"{path}: model", content["model"])
     dictionaries, notes = _dictionaries(path, settings), []
@@ -65,7 +68,7 @@ def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
             ours, theirs = f"model.{side}.positions.table", f"{side}.embed_positions.weight"
             placement.move([Move(ours, (theirs,))])
             placement.state[ours] = placement.state[ours][PAD + 1 :]  # drops the rows for padding and for ids before it
-    earlier = "decoder.embed_out"  # the output's name in earlier versions
+    earlier = "decoder.embed_out"  # the output projection's name in earlier versions of fairseq
     output = earlier if earlier in tensors else "decoder.output_projection.weight"
     placement.move_embeddings(config, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", output)
     tokenizers, said = cut_tokenizers(path, dictionaries, SPECIAL)
@@ -101,7 +104,10 @@ def _dictionaries(path: Path, settings: Settings) -> list[dict[str, int]]:
 
 
 def read_dictionary(file: Path) -> dict[str, int]:
-    """Reads {token: id} from lines of a token and its count, which end at \\n alone; four special tokens come first."""
+    """Returns {token: id} of a dictionary: four special tokens, then those of its lines, each a token and its count.
+
+    Raises: UserError for a file that is not UTF-8, or a line of another form. Lines end at \\n alone.
+    """
     tokens = [SPECIAL.start, SPECIAL.pad, SPECIAL.end, SPECIAL.unknown]
     try:
         lines = file.read_bytes().decode().removesuffix("\n").split("\n")

@@ -47,9 +47,9 @@ KNOWN: dict[str, dict[str, Any]] = {
     "bart": {"position_embedding": "learned", "norm_position": "post", "normalize_embedding": True},
     "mbart": {"position_embedding": "learned", "norm_position": "pre", "normalize_embedding": True},
 }
-# Left-overs of earlier versions of Transformers: a layout's version, and sines, which are computed anew.
+# Tensors of earlier versions of Transformers that are not needed: a layout's version, and sines, computed anew.
 _LEFT_OVER = re.compile(r"(^|\.)(encoder|decoder)\.(version|embed_positions\.(weights|_float_tensor))$")
-# Fields with one name and meaning in their configs and ours.
+# Fields with the same name and meaning in Transformers' configs and in ours.
 SAME = (
     "vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads",
     "encoder_ffn_dim", "decoder_ffn_dim", "dropout", "attention_dropout", "activation_dropout", "activation_function",
@@ -61,7 +61,7 @@ def read(name: str, options: dict[str, Any]) -> Checkpoint:
     """Reads a model and its tokenizers, of a folder or Hub name. Raises: UserError as `load` and `load_tokenizers`."""
     model, left_over = load(name, **options)
     config = config_of(name, model)
-    stored = getattr(model.config, "dtype", None)  # the type that weights are stored in
+    stored = getattr(model.config, "dtype", None)  # the type of the weights in the file
     return Checkpoint(
         model.config.model_type,
         config,
@@ -98,7 +98,7 @@ def load(name: str, **options: Any) -> tuple[Any, list[str]]:
             name, config=config, dtype=torch.float32, output_loading_info=True, **options
         )
         model.config.dtype = stored
-    except Exception as error:  # whatever PyTorch, safetensors and Transformers raise for a file that is not right
+    except Exception as error:  # PyTorch, safetensors and Transformers raise many kinds of exceptions here
         for pickle in _pickles(folder):
             read_pickle(pickle)  # raises UserError that says what is wrong with the file
         raise UserError(f"{name}: its config or weights cannot be loaded: {reason_of(error)}") from error
@@ -124,7 +124,7 @@ def _pickles(folder: Path) -> list[Path]:
 
 
 def config_of(name: str, model: Any) -> TransformerConfig:
-    """Returns the baseline's config for a model of Transformers."""
+    """Returns the baseline's config for a model of Transformers. Raises: UserError without one </s> and <pad>."""
     theirs = model.config
     if not isinstance(theirs.eos_token_id, int) or theirs.pad_token_id is None:
         raise UserError(
@@ -149,7 +149,7 @@ def config_of(name: str, model: Any) -> TransformerConfig:
 
 
 def placement_of(model: Any, config: TransformerConfig, where: str) -> Placement:
-    """Makes a Placement of all tensors of a model of Transformers."""
+    """Returns a Placement in which all tensors of a model of Transformers are moved or left out."""
     placement = Placement(where, model.state_dict())
     same = ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
     placement.move(Move(name, (name,)) for name in same)
@@ -166,7 +166,7 @@ def placement_of(model: Any, config: TransformerConfig, where: str) -> Placement
         if config.position_embedding == "learned":
             placement.set(
                 f"model.{side}.positions.table", placement.tensors[positions][2:], [positions]
-            )  # two unused rows
+            )  # without the two unused rows in front
         else:
             placement.leave_out_sines(positions, config)
     return placement

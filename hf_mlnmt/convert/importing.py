@@ -1,4 +1,4 @@
-"""Imports any checkpoint that the baseline can compute as a model folder of this package, checked, or not at all."""
+"""Imports checkpoints that the baseline can compute as model folders of this package; checks them, refuses others."""
 
 import importlib.metadata
 import os
@@ -16,14 +16,14 @@ from hf_mlnmt.data.tokenizer import Tokenizers, check_vocabulary, size_of
 
 RECORD = "import.json"
 _MARIAN = (".npz", ".bin")
-_PICKLES = (".pt", ".ckpt")  # fairseq's and OpenNMT-py's; JoeyNMT's
+_PICKLES = (".pt", ".ckpt")  # .pt: of fairseq and OpenNMT-py; .ckpt: of JoeyNMT
 _FILES = _MARIAN + _PICKLES
-_PADDING = 128  # most unused rows of a table
-_TOLERANCE = 1e-4  # most difference of logits, relative to the largest; rounding to float32 makes about 1e-6
+_PADDING = 128  # most rows of embeddings that may have no token
+_TOLERANCE = 1e-4  # largest difference of logits allowed, relative to the largest logit; rounding makes about 1e-6
 
 
 class Imported(NamedTuple):
-    """The model, its tokenizers, the content of import.json, and the folder, if one was written."""
+    """What an import returns: the model, its tokenizers, the content of import.json, the folder if one was written."""
 
     model: Any
     tokenizers: Tokenizers
@@ -98,7 +98,7 @@ def _read(name: str, options: dict[str, Any]) -> Checkpoint:
     if any(file.suffix in _MARIAN for file in inside):
         return marian.read(path)
     if pickles := [file for file in inside if file.suffix in _PICKLES]:
-        pickles = [file for file in pickles if file.name == "best.ckpt"] or pickles  # JoeyNMT's link to the best one
+        pickles = [file for file in pickles if file.name == "best.ckpt"] or pickles  # JoeyNMT's link to the best file
         if len(pickles) > 1:
             raise UserError(f"{path}: holds {', '.join(file.name for file in pickles)}. Name the one to import.")
         return _read_pickle(pickles[0])

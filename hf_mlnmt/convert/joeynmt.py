@@ -42,7 +42,7 @@ _POSITIONS = 5000  # rows of every table of positions in JoeyNMT
 
 
 def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
-    """Reads a checkpoint's content, and config.yaml and the vocabularies beside the file.
+    """Makes a Checkpoint of a file's content, and of config.yaml and the vocabularies beside the file.
 
     Raises: UserError for missing files, and for settings that the baseline cannot compute, with field and value.
     """

@@ -43,7 +43,7 @@ from hf_mlnmt.convert.marian_binary import ALPHA, SETTINGS, Item, read_items, re
 from hf_mlnmt.convert.vocabularies import EOS, Side, parts_beside, read_decoding, read_vocabularies, tokenizers_of
 from hf_mlnmt.modeling import SSRUConfig, TransformerConfig
 
-KEPT, SHORTLIST = "marian.json", "shortlist.s2t"  # files of a model folder
+KEPT, SHORTLIST = "marian.json", "shortlist.s2t"  # files that an import may add to the folder
 # Values of settings that the baseline can compute; others are refused.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "type": ("transformer",),
@@ -64,12 +64,12 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
 _SSRU: dict[str, tuple[Any, ...]] = {
     "dec-cell": ("ssru",),
     **dict.fromkeys(("transformer-rnn-projection", "layer-normalization"), OFF),
-    "transformer-preprocess": ("",),  # pre-norm ones were never compared with the engine
+    "transformer-preprocess": ("",),  # "" is post-norm; SSRU in pre-norm was never compared with Marian
 }
 
 
 def read(path: Path) -> Checkpoint:
-    """Reads a .npz or .bin file, or the folder that has one, with the files beside it.
+    """Makes a Checkpoint of a .npz or .bin file, or of the folder that has one, and of the files beside it.
 
     decoder.yml beside the file names the vocabularies, a .spm for each side, or a vocab.yml with the files source.spm
     and target.spm (OPUS-MT's releases), and has beams and length penalty. Without it the vocabularies are vocab.*.spm,
@@ -85,7 +85,7 @@ def read(path: Path) -> Checkpoint:
     source, target = sizes = [len(side.ids) for side in sides]
     rows = {"Wemb": max(sizes), "encoder_Wemb": source, "decoder_Wemb": target}
     for name, count in rows.items():
-        if name in tensors and len(tensors[name]) >= count + 8:  # Marian pads to a multiple of 8
+        if name in tensors and len(tensors[name]) >= count + 8:  # Marian pads tables to a multiple of 8 rows
             raise UserError(
                 f"{file}: {name} has {len(tensors[name]):,} rows, the vocabulary beside it {count:,} tokens: they are "
                 "not of one model. Copy its own vocabulary."
@@ -193,7 +193,7 @@ def _load_npz(file: Path) -> _Loaded:
     try:
         with np.load(file, allow_pickle=False) as content:
             arrays = {name: content[name] for name in content.files}
-    except Exception as error:  # a damaged file raises whatever comes
+    except Exception as error:  # NumPy raises exceptions of many kinds for a damaged file
         raise UserError(f"{file}: not a .npz file of plain numbers ({error}); nothing was imported.") from error
     if others := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
         raise UserError(f"{file}: {others[0]} in it is no array. Give the file as Marian wrote it.")
@@ -263,7 +263,7 @@ def _placement(
         placement.move([Move(ours, (theirs,))])
         placement.state[ours] = _extended(placement, ours, size, rows, 0.0)
     placement.move(moves(config))
-    for name, tensor in placement.state.items():  # Marian keeps vectors as (1, d)
+    for name, tensor in placement.state.items():  # Marian stores vectors as (1, d)
         placement.state[name] = tensor.flatten() if name.endswith((".bias", "norm.weight")) else tensor
     placement.state["lm_head.bias"] = _extended(placement, "lm_head.bias", sizes[1], rows, NEVER)
     return placement
@@ -281,7 +281,7 @@ def _extended(placement: Placement, name: str, size: int, rows: int, value: floa
 
 
 def moves(config: TransformerConfig) -> Iterator[Move]:
-    """Yields moves of all parameters but embeddings and output. Norms before sublayers have names of their own."""
+    """Yields a Move for each parameter but those of embeddings and output. Names of norms differ in pre-norm."""
     norm = "_ln_{}_pre" if config.norm_position == "pre" else "_ln_{}"
     for side, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
         ours = f"model.{side}."

@@ -1,4 +1,4 @@
-"""Marian's binary files: models (.bin), with weights in int8 as Firefox and Bergamot run them, and lexical shortlists.
+"""Reads and writes Marian's binary models (.bin), in int8 as Firefox and Bergamot run them, and lexical shortlists.
 
 A model is a list of items, sorted by name, their bytes padded to 256, the settings last. In int8 ("intgemm8") a weight
 w is q = rint(w m), followed by the multiplier m = 127 / max |w|; q is stored transposed, outputs first, but for
@@ -20,7 +20,8 @@ import numpy as np
 from hf_mlnmt.common.errors import UserError
 
 STEPS = 127
-LISTED = 50  # in shortlists made here: the first ids, candidates of every sentence, and the translations of a subword
+# In shortlists made here: the number of first ids that are always candidates, and the most translations of an id.
+LISTED = 50
 SETTINGS = "special:model.yml"
 ALPHA = "_QuantMultA"
 _CODES = {0x101: "int8", 0x402: "float16", 0x404: "float32", 0x4101: "intgemm8"}
@@ -78,7 +79,7 @@ def read_items(file: Path) -> list[Item]:
 
 
 def to_bytes(items: Iterable[Item]) -> bytes:
-    """Returns the bytes of a model's file: items in Marian's order, padded, the settings last."""
+    """Returns the bytes of a model's file: items sorted by name, padded, the settings last."""
     items = [
         each if each.name == SETTINGS else each._replace(payload=each.payload + bytes(-len(each.payload) % _ALIGNED))
         for each in sorted(items, key=lambda each: (each.name == SETTINGS, each.name))
@@ -110,7 +111,7 @@ def values_of(item: Item) -> tuple[np.ndarray, np.float32 | None]:
 
 
 def rounded(name: str, values: np.ndarray, multiplier: float | None = None) -> Item:
-    """Makes an int8 item of a float32 matrix, [inputs, outputs], or of an embedding, [rows, d]."""
+    """Rounds a matrix [inputs, outputs] or embedding [rows, d] to an int8 Item; multiplier None: 127 / max |w|."""
     largest = np.abs(values).max()
     scale = np.float32(STEPS) / (largest or np.float32(1)) if multiplier is None else np.float32(multiplier)
     steps = np.rint(values * scale).clip(-STEPS, STEPS).astype(np.int8)
@@ -119,13 +120,13 @@ def rounded(name: str, values: np.ndarray, multiplier: float | None = None) -> I
 
 
 def plain(name: str, values: np.ndarray) -> Item:
-    """Makes a float32 item of an array."""
+    """Returns an array as a float32 Item with this name."""
     return Item(name, "float32", values.shape, values.astype("<f4").tobytes())
 
 
 class Shortlist(NamedTuple):
-    """For each id of the source its translations' ids, ascending. The `first` ids of the target are candidates of every
-    sentence too. `best`: the most translations of one id."""
+    """A lexical shortlist. translations: for each source id its translations' ids, ascending. first: so many ids from 0
+    are candidates in every sentence too. best: the most translations of one id."""
 
     first: int
     best: int
@@ -153,7 +154,10 @@ def read_shortlist(file: Path, sizes: Sequence[int]) -> Shortlist:
 
 
 def shortlist_of(scores: Mapping[int, Mapping[int, float]], rows: int) -> Shortlist:
-    """Returns the LISTED best translations of each of `rows` source subwords; scores: source -> target -> score."""
+    """Returns a Shortlist of the LISTED best translations of each source id below `rows`.
+
+    scores: source id -> target id -> score.
+    """
     each = (scores.get(row, {}) for row in range(rows))
     return Shortlist(LISTED, LISTED, [sorted(heapq.nlargest(LISTED, found, key=found.__getitem__)) for found in each])
 

@@ -38,7 +38,7 @@ from hf_mlnmt.modeling import TransformerConfig
 
 SPECIAL = Special(pad="<blank>", start="<s>", end="</s>", unknown="<unk>")
 _POSITIONS = {"SinusoidalInterleaved": "interleaved", "SinusoidalConcat": "tensor2tensor"}
-_LENGTH = 5000  # rows of every table of positions
+_LENGTH = 5000  # rows of every table of positions in OpenNMT-py and Eole
 # Values of settings that the baseline can compute, the first the default; others are refused.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "model_task": ("seq2seq",),
@@ -65,7 +65,7 @@ _PARTS = [
 
 
 def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
-    """Reads a checkpoint's content. Raises: UserError for what the baseline cannot compute, with option and value."""
+    """Makes a Checkpoint of the content of OpenNMT-py's file. Raises: UserError for options that we cannot compute."""
     settings = Settings(f"{path}: ", content["opt"])
     settings.check({"position_encoding": (True, None)})
     vocabulary = Settings(f"{path}: vocab: ", content["vocab"])
@@ -91,7 +91,10 @@ def _tensors(path: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def build(name: str, path: str, settings: Settings, tensors: dict[str, Tensor], vocabulary: Settings) -> Checkpoint:
-    """Makes a Checkpoint with config, tokenizers and generation settings; its tensors are not placed yet."""
+    """Makes a Checkpoint of options, tensors and vocabularies; `place` then moves the tensors.
+
+    Raises: UserError for an option that the baseline cannot compute, word features, or an unknown decoder_start_token.
+    """
     settings.check(_PLAIN)
     if vocabulary.get("src_feats"):
         raise UserError(f"{vocabulary.where}src_feats: features of words are nothing that the baseline can compute.")
@@ -101,7 +104,7 @@ def build(name: str, path: str, settings: Settings, tensors: dict[str, Tensor], 
         raise UserError(f"{path}: decoder_start_token: {start!r} is not in the target's vocabulary.")
     config = _config(path, settings, sides, start, tensors)
     never = [[config.pad_token_id], [config.bos_token_id]]
-    generation = generation_config(config, num_beams=5, bad_words_ids=never)  # 5: both toolkits' default
+    generation = generation_config(config, num_beams=5, bad_words_ids=never)  # 5 beams: both toolkits' default
     by = [Path(settings.text(f"{side}_subword_model")).name for side in ("src", "tgt")]
     tokenizers, notes = cut_tokenizers(Path(path), sides, SPECIAL, by, ends=(False, True))
     return Checkpoint(name, config, Placement(path, tensors), tokenizers, generation, notes=notes)
@@ -161,7 +164,7 @@ def place(
             placement.set(move.ours, torch.zeros(len(weight)), ())
         else:
             placement.move([move])
-    if shared and not {encoder, decoder} <= placement.tensors.keys():  # some versions save a shared one once
+    if shared and not {encoder, decoder} <= placement.tensors.keys():  # some versions save a shared table once
         encoder = decoder = encoder if encoder in placement.tensors else decoder
     placement.move_embeddings(config, encoder, decoder, "generator.weight")
     if "generator.bias" in placement.tensors:
@@ -194,7 +197,7 @@ _ALIKE = ("heads", "transformer_ff", "mlp_activation_fn", "layer_norm", "norm_ep
 
 
 def read_eole(folder: Path) -> Checkpoint:
-    """Reads a folder of Eole. Raises: UserError for missing files, and for what the baseline cannot compute."""
+    """Makes a Checkpoint of a folder of Eole. Raises: UserError for missing files or options we cannot compute."""
     for name in ("config.json", "vocab.json"):
         if not (folder / name).is_file():
             raise UserError(f"{folder}: a model of Eole; its {name} is not there.")
@@ -226,7 +229,7 @@ def _eole_settings(content: Settings) -> Settings:
     common = {name: value for name, value in model.items() if not isinstance(value, dict)}
     sides = {"encoder": common | encoder, "decoder": common | decoder}
     model.check_alike(_ALIKE, *sides.values())
-    ours = {"norm_eps": 1e-5, **sides["encoder"]}  # Eole's default
+    ours = {"norm_eps": 1e-5, **sides["encoder"]}  # Eole's default of norm_eps
     ours["pos_ffn_activation_fn"] = ours.get("mlp_activation_fn", "relu")
     Settings(model.where, ours).check({"add_final_linear_bias": (ours.get("add_qkvbias", False),)})
     ours |= {name: training.get(name) for name in ("dropout", "attention_dropout")}

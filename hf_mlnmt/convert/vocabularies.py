@@ -90,7 +90,7 @@ def _cutter(where: Path, ids: Mapping[str, int], name: str) -> Path | None:
     """Returns the codes or the SentencePiece model beside a checkpoint that cut text into such tokens, or None."""
     folder, marked = where if where.is_dir() else where.resolve().parent, any(token.endswith("@@") for token in ids)
     if not marked and not any(token.startswith("▁") for token in ids):
-        return None  # words, which nothing cuts
+        return None  # the tokens are words, which no file cuts
     endings = ("code", "bpe") if marked else (".model", ".spm")
     found = [file for file in sorted(folder.iterdir()) if file.is_file() and any(part in file.name for part in endings)]
     found = [file for file in found if not marked or _merges(file)]
@@ -138,7 +138,7 @@ def _backend(file: Path | None, ids: dict[str, int], special: Special) -> Any:
         ranked = sorted((-scores[x], order[x], a, b) for a, b, x in halves if a in scores and b in scores)
         model = models.BPE(ids, [pair[2:] for pair in ranked], unk_token=special.unknown, fuse_unk=True)
     else:
-        lowest = min(scores.values()) - 100.0  # for tokens that text is never cut into
+        lowest = min(scores.values()) - 100.0  # the score of tokens that text is never cut into
         listed = [(token, scores.get(token, lowest)) for token in sorted(ids, key=ids.__getitem__)]
         model = models.Unigram(listed, ids[special.unknown], False)
     backend, charsmap = Tokenizer(model), proto.normalizer_spec.precompiled_charsmap
@@ -154,7 +154,10 @@ def _add(ids: dict[str, int], pieces: Iterable[str]) -> None:
 
 
 def read_decoding(file: Path) -> Settings:
-    """Reads decoder.yml: vocabularies, beams, length penalty. Without that file, finds vocabularies by their names."""
+    """Returns decoder.yml's settings (vocabs, beam-size, normalize); without that file, vocabs found by their names.
+
+    Raises: UserError for settings of another form, and if no vocabularies are found.
+    """
     places = (file.with_name(f"{file.name}.decoder.yml"), file.with_name("decoder.yml"))
     path = next((path for path in places if path.is_file()), None)
     if path is None:
@@ -175,13 +178,13 @@ def read_decoding(file: Path) -> Settings:
 
 
 def parts_beside(file: Path) -> list[str]:
-    """Returns the parts of names that tell a model's files, in order: its languages, as in .ende., then any name."""
+    """Returns what names of files beside a model may contain, best first: its languages (".ende."), or "" (any)."""
     pair = pair_in(file)
     return [*([f".{''.join(pair)}."] if pair else []), ""]
 
 
 def read_vocabularies(file: Path, names: Sequence[str]) -> list[Side]:
-    """Reads the ids of each side's tokens, and finds the SentencePiece model or codes that cut the side's text."""
+    """Reads each side's vocabulary, and finds the file that cuts its text. Raises: UserError if a file is missing."""
     sides = []
     for name, side in zip(names, ("source", "target"), strict=True):
         path = next((x for x in (file.parent / name, file.parent / Path(name).name) if x.is_file()), None)
@@ -189,7 +192,7 @@ def read_vocabularies(file: Path, names: Sequence[str]) -> list[Side]:
             raise UserError(f"{file}: its vocabulary {Path(name).name} is not beside it.")
         spm = path if path.suffix == ".spm" else file.parent / f"{side}.spm"
         ids = (_pieces if path is spm else read_list)(path, EOS, UNK)
-        codes = spm.with_suffix(".bpe")  # codes in OPUS-MT's earlier releases
+        codes = spm.with_suffix(".bpe")  # subword-nmt's codes, in earlier releases of OPUS-MT
         cutter = spm if spm.is_file() else _cutter(file, ids, codes.name if codes.is_file() else "")
         if cutter is None:
             raise UserError(f"{path}: a list of tokens, which says nothing of how text is cut: {spm.name} is missing.")
@@ -198,7 +201,7 @@ def read_vocabularies(file: Path, names: Sequence[str]) -> list[Side]:
 
 
 def sentencepiece_message(content: bytes) -> Any:
-    """Parses a SentencePiece model to its protocol buffers message, which can be changed and written."""
+    """Parses a SentencePiece model to a protobuf message, which can be changed. Raises: UserError without protobuf."""
     from transformers.convert_slow_tokenizer import import_protobuf
 
     try:
@@ -219,7 +222,7 @@ def _pieces(path: Path, *needed: str) -> dict[str, int]:
     return numbered(str(path), [model.id_to_piece(index) for index in range(len(model))], needed)
 
 
-# A line of a vocabulary as Marian writes it: YAML whose scalars are all text, so that on, 010 and ~ are tokens.
+# A line `token: id` of Marian's vocabulary, YAML whose scalars are all read as text: on, 010 and ~ are tokens.
 _ENTRY = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^ \t"'].*?) *: *(\d+) *\r?""", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _SHORT = {"0": "\0", "a": "\a", "b": "\b", "t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r", "e": "\x1b"}
@@ -227,7 +230,7 @@ _SHORT |= {"N": "\x85", "_": "\xa0", "L": "\u2028", "P": "\u2029"}
 
 
 def read_list(path: Path, *needed: str) -> dict[str, int]:
-    """Reads {token: id} of a .yml or .json file, whose lines end at \\n and nowhere else."""
+    """Returns {token: id} of a .yml or .json file, whose lines end at \\n alone. Raises: UserError for other files."""
     try:
         entries = _entries(path.read_bytes().decode("utf-8-sig"))
     except (ValueError, RecursionError, yaml.YAMLError) as error:
@@ -246,7 +249,7 @@ def _entries(text: str) -> list[tuple[str, Any]]:
     try:
         return list(json.loads(text, object_pairs_hook=list))
     except ValueError:
-        content = yaml.load(text, yaml.BaseLoader)  # every scalar is text
+        content = yaml.load(text, yaml.BaseLoader)  # reads every scalar as text
     pairs = content.items() if isinstance(content, dict) else ()
     return [(token, int(number) if str(number).isdecimal() else number) for token, number in pairs]
 
@@ -266,7 +269,7 @@ def _scalar(text: str) -> str:
 
 
 def read_sentencepiece(path: Path) -> Tokenizers:
-    """Reads a SentencePiece model for both sides; its pieces keep their ids, and <pad> is added if it has none.
+    """Makes a tokenizer for both sides of a SentencePiece model, whose ids it keeps; adds <pad> if the model has none.
 
     Raises: UserError for another file, and for a model without <s>, </s> or <unk>.
     """

@@ -52,16 +52,16 @@ from hf_mlnmt.data.lines import read_lines
 TOKENIZER, VOCABULARY, SETTINGS = "tokenizer.json", "vocab.json", "tokenizer_config.json"
 _BATCH = 1000
 _TABLES = re.compile(r"(^|\.)(shared|embed_tokens|lm_head)\.(weight|bias)$")
-_PREFIXED = re.compile(r"<[^<>]+>|>>[^<>]+<<|__\w+__")  # codes, bytes, markers: <2de>, <0x0A>, >>deu<<, __de__
-_RARE = 5  # occurrences below which no piece is learnt
-_SHOWN = 3  # words with a missing character, as examples
-_GAP = "<unused{}>"  # names of tokenizer entries for rows of the model without one
-_PRIVATE = 0xF0000  # where Unicode leaves 131,068 characters free: one stands for each subword while pieces are learnt
+_PREFIXED = re.compile(r"<[^<>]+>|>>[^<>]+<<|__\w+__")  # tokens of codes and bytes: <2de>, <0x0A>, >>deu<<, __de__
+_RARE = 5  # a piece that occurs fewer times in the text is not learnt
+_SHOWN = 3  # most words shown as examples of a character that the vocabulary lacks
+_GAP = "<unused{}>"  # the name of a tokenizer entry made for a row of the model that had none
+_PRIVATE = 0xF0000  # first of 131,068 private characters of Unicode: while pieces are learnt, each subword is one
 _NEVER = -1e6  # the score of an entry that no text is cut into
 
 
 class Trimmed(NamedTuple):
-    """What cutting saved: rows, parameters and seconds of a forward pass of a small batch, each (before, after); and
+    """What `trim` saved: rows, parameters and seconds of a forward pass of a small batch, each (before, after); and
     {text: share of its lines that both tokenizers cut alike}."""
 
     entries: tuple[int, int]
@@ -71,7 +71,7 @@ class Trimmed(NamedTuple):
 
 
 def trim(name: str | Path, texts: Sequence[Path], output: Path, languages: Sequence[str] | None = None) -> Trimmed:
-    """Cuts a model's vocabulary and writes model and tokenizer into a new folder.
+    """Cuts a model's vocabulary to what `texts` use; writes model and tokenizer into a new folder.
 
     Args:
         name: a folder or Hub name of a model with one vocabulary.
@@ -86,12 +86,12 @@ def trim(name: str | Path, texts: Sequence[Path], output: Path, languages: Seque
     if not used:
         raise UserError(f"{', '.join(map(str, texts))}: no text in them. Give text of every language to be kept.")
     if languages and hasattr(tokenizer, "src_lang"):
-        tokenizer.src_lang = languages[0]  # saved, and put around every text
+        tokenizer.src_lang = languages[0]  # the code that is saved, and put around every text
     tokenizer.save_pretrained(output)
     kept = _cut_files(output, tokenizer, used, languages, model.config.vocab_size)
     new = _with_rows(model, kept)
     new.save_pretrained(output)
-    write_json(output / RECORD, {"source": str(name)})  # whose licence counts
+    write_json(output / RECORD, {"source": str(name)})  # records whose licence holds for the new model
     trimmed = AutoTokenizer.from_pretrained(output)
     shares = {str(text): same_lines(tokenizer, trimmed, text, kept) for text in texts}
     parameters, seconds = (model.num_parameters(), new.num_parameters()), (_seconds(model), _seconds(new))
@@ -117,7 +117,7 @@ def _seconds(model: Any) -> float:
 
 
 def subwords_of(tokenizer: Any, texts: Iterable[Path]) -> set[str]:
-    """Returns the subwords of the texts; those of both sides if each side has a SentencePiece model of its own."""
+    """Returns the subwords that the texts are cut into, by both sides' SentencePiece models if each has its own."""
     sides = (False, True) if hasattr(tokenizer, "spm_target") else (False,)
     lines = (batch for path in texts for batch in batches(read_lines(path)))
     return {token for batch in lines for side in sides for line in cut(tokenizer, batch, side) for token in line}
@@ -131,7 +131,7 @@ def batches(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def cut(tokenizer: Any, lines: Sequence[str], target: bool = False) -> Iterator[list[str]]:
-    """Yields the subwords of each line; of SentencePiece models all pieces, also those that the vocabulary lacks."""
+    """Yields the subwords that each line is cut into; of a SentencePiece model also pieces that vocab.json lacks."""
     if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
         yield from (each.tokens for each in backend.encode_batch(lines, add_special_tokens=False))
     elif (model := getattr(tokenizer, "spm_target" if target else "spm_source", None)) is not None:
@@ -151,7 +151,7 @@ def same_lines(before: Any, after: Any, text: Path, kept: Sequence[int]) -> floa
 
 
 def spells(token: str) -> bool:
-    """Returns whether a subword must stay to spell other text: one character, no letters, or a byte or marker."""
+    """Returns whether a subword must stay to spell other text: a character, one without letters, a byte or a marker."""
     text = token.removeprefix("▁")
     letters = [unicodedata.category(sign)[0] not in "NPSZ" for sign in text]
     return len(text) < 2 or not any(letters) or bool(_PREFIXED.fullmatch(token))
@@ -173,7 +173,8 @@ def _cut_files(folder: Path, tokenizer: Any, used: set[str], languages: Sequence
     ids = sorted(stay.values())
     new = {number: place for place, number in enumerate(ids)}
     write_json(folder / VOCABULARY, {token: new[number] for token, number in stay.items()})
-    ids += range(len(entries), rows) if hasattr(tokenizer, "lang_code_to_id") else ()  # ids of M2M100's codes follow
+    # The ids of M2M100's codes come after those in vocab.json; all of these stay.
+    ids += range(len(entries), rows) if hasattr(tokenizer, "lang_code_to_id") else ()
     settings = read_json(folder / SETTINGS)
     named = {ids.index(int(number)): token for number, token in settings.get("added_tokens_decoder", {}).items()}
     write_json(folder / SETTINGS, {**settings, "added_tokens_decoder": named})
@@ -191,7 +192,7 @@ def _codes_left_out(tokenizer: Any, languages: Sequence[str] | None) -> set[str]
     return {token for code, token in tokens.items() if code not in languages}
 
 
-# tokenizer.json
+# Functions that cut the vocabulary in tokenizer.json
 
 
 def _cut_tokenizer_json(folder: Path, used: set[str], left_out: set[str]) -> list[int]:
@@ -204,7 +205,8 @@ def _cut_tokenizer_json(folder: Path, used: set[str], left_out: set[str]) -> lis
         ranks = {pair: rank for rank, pair in enumerate(merges)}
         used = used | _merged_from(used, lambda left, right: ranks.get((left, right), math.inf))
     settings = read_json(folder / SETTINGS)
-    gone = set() if "MBart" in settings.get("tokenizer_class", "") else left_out  # mBART's classes have a fixed list
+    # The tokenizer classes of mBART have a fixed list of codes: none can be left out.
+    gone = set() if "MBart" in settings.get("tokenizer_class", "") else left_out
     stay = {token for token in entries if token in used or token in added or spells(token)} | added.keys()
     stay -= gone
     numbers = {**entries, **added}
@@ -226,7 +228,7 @@ def _cut_tokenizer_json(folder: Path, used: set[str], left_out: set[str]) -> lis
     for key in ("extra_special_tokens", "additional_special_tokens"):
         if isinstance(settings.get(key), list):
             settings[key] = [token for token in settings[key] if token not in gone]
-    settings.pop("added_tokens_decoder", None)  # tokenizer.json has their new ids
+    settings.pop("added_tokens_decoder", None)  # tokenizer.json now has the new ids
     write_json(folder / SETTINGS, settings)
     return ids
 
@@ -252,11 +254,11 @@ def _merged_from(tokens: Iterable[str], rank: Callable[[str, str], float]) -> se
     return found
 
 
-# SentencePiece
+# Functions for SentencePiece models
 
 
 def sentencepiece_files(folder: Path) -> list[Path]:
-    """Returns the SentencePiece models of a saved tokenizer."""
+    """Returns the files of SentencePiece models in the folder of a saved tokenizer."""
     return [file for file in sorted(folder.iterdir()) if file.suffix in (".spm", ".model")]
 
 
@@ -315,12 +317,12 @@ def _renumber(settings: Any, new: Mapping[int, int]) -> None:
             setattr(settings, name, words or None)
 
 
-# Languages, characters and pieces added
+# Functions that add languages, characters and pieces to a model
 
 
 class Extended(NamedTuple):
-    """What was added: {token of a code: id}, and the characters and pieces in the order of their ids. `characters`: of
-    the text, lacking in the vocabulary before -> how often they occur, and words that have them."""
+    """What `add_languages` added. codes: {token of a code: its id}. entries: characters and pieces, in order of ids.
+    characters: {character that the vocabulary lacked: (how often it occurs in the text, words that have it)}."""
 
     codes: dict[str, int]
     characters: dict[str, tuple[int, list[str]]]
@@ -335,7 +337,7 @@ def add_languages(
     characters: bool = False,
     pieces: int = 0,
 ) -> Extended:
-    """Adds codes, and what a text needs, to a model of many languages; writes model and tokenizer into a new folder.
+    """Adds language codes, and a text's characters and pieces, to a multilingual model; writes it into a new folder.
 
     Args:
         name: a folder or Hub name.
@@ -375,7 +377,7 @@ def add_languages(
         _add_to_files(output, _grow(model, rows), [], merges)
         added += rows
     model.save_pretrained(output)
-    write_json(output / RECORD, {"source": str(name)})  # whose licence counts
+    write_json(output / RECORD, {"source": str(name)})  # records whose licence holds for the new model
     return Extended({token: numbers[token] for token in near}, missing, added)
 
 
@@ -409,7 +411,7 @@ def _tokens(tokenizer: Any, codes: Mapping[str, str]) -> dict[str, str]:
 
 
 def lacking(tokenizer: Any, lines: Sequence[str]) -> dict[str, tuple[int, list[str]]]:
-    """Returns characters that the vocabulary lacks, most frequent first -> how often, and some words that have them."""
+    """Returns {character of the lines that the vocabulary lacks: (count, some words with it)}, most frequent first."""
     counts = Counter(sign for line in lines for sign in line if not sign.isspace())
     unknown = tokenizer.unk_token_id
     signs = [sign for sign, _ in counts.most_common()]
@@ -434,7 +436,7 @@ def _row_of_character(tokenizer: Any, table: Tensor, sign: str) -> Tensor:
 
 
 def learn(tokenizer: Any, lines: Sequence[str], count: int) -> list[tuple[str, str]]:
-    """Learns merges of the subwords that a text is cut into, the most frequent first; at most `count`."""
+    """Learns at most `count` merges of neighbouring subwords of a text, the most frequent first; returns the pairs."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     known, signs, words = tokenizer.get_vocab().keys() - {tokenizer.unk_token}, dict[str, str](), Counter[str]()
@@ -479,7 +481,7 @@ def _add_to_files(
         return
     content = read_json(folder / TOKENIZER)
     model, added = content["model"], {token["id"]: token["content"] for token in content["added_tokens"]}
-    if "merges" in model:  # with added tokens too, or loading would give new entries their ids
+    if "merges" in model:  # enters added tokens too, or loading would give their ids to new entries
         model["vocab"] |= {**{token: number for number, token in added.items()}, **numbers}
         model["merges"] += [list(pair) for pair in merges]
     else:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hf_mlnmt.data.tokenizer import *
     from hf_mlnmt.data.training_set import *
 
-# Imported when first used: reading lines must not cost the second that transformers takes.
+# Each name's module is imported when the name is first used: reading lines must not wait a second for Transformers.
 _NAMES = {
     "corpus": "CorpusSpec TextSpec read_pairs read_text",
     "encoded": "Encoded",

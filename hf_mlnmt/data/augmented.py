@@ -1,4 +1,4 @@
-"""Training pairs of which each epoch changes some anew (changes.py): capitals, typos, emoji, several sentences.
+"""A training set in which every epoch changes other pairs at random (changes.py): capitals, typos, emoji and more.
 
 Changes work on text, and an encoded corpus holds ids: a drawn pair is decoded when it is read, and if its text gives
 the same ids again (tokens of placeholders do not), changed and encoded. All follows from (seed, epoch, pair).
@@ -20,15 +20,17 @@ from hf_mlnmt.data.resegmented import Resegmented
 from hf_mlnmt.data.tokenizer import Tokenizers, decode
 from hf_mlnmt.data.training_set import Corpora, TrainingSet, as_places, mixed
 
-EPOCHS = 1 << 20  # most epochs that indices can number
+EPOCHS = 1 << 20  # epochs whose changed pairs have indices of their own; epoch EPOCHS uses those of epoch 0 again
 _AT_ONCE = 10_000  # pairs
-Way = tuple[Tokenizers, dict[str, Side], tuple[str, str]]  # of a corpus: its tokenizers, encoders and languages
+Way = tuple[Tokenizers, dict[str, Side], tuple[str, str]]  # a corpus's tokenizers, its encoders by side, its languages
 
 
 class Augmented(TrainingSet):
-    """The items of `inner`, then each pair as each epoch changes it: item len(inner) + epoch * distinct + pair.
+    """A training set of the items of `inner`, then for each epoch of all pairs as that epoch changes them: the changed
+    pair is item len(inner) + epoch * distinct + pair.
 
-    A pair that would be longer than `max_length`, or than twice the longest of the corpora, is not changed.
+    A pair stays as it is if a side, changed, had more subwords than twice the longest of the corpora on that side, or
+    than `max_length` and that longest.
     ways: for each corpus its tokenizers, encoders of both sides, and languages.
     """
 
@@ -40,7 +42,8 @@ class Augmented(TrainingSet):
         self.parts, self.bounds = self.corpora.parts, np.cumsum(settings.shares)
         longest = [int(lengths.max()) for lengths in (inner.source_lengths, inner.target_lengths)]
         self.most = [max(own, min(max_length, 2 * own)) for own in longest]
-        self._known = -1, np.zeros((2, 0), np.int32)  # an epoch, and lengths of its changed pairs, 0 where not asked
+        # Cache: the number of an epoch, and both sides' lengths of its changed pairs (0: not computed yet).
+        self._known = -1, np.zeros((2, 0), np.int32)
         self.source_lengths, self.target_lengths = (_Lengths(self, number) for number in (0, -1))
 
     def __len__(self) -> int:
@@ -48,7 +51,7 @@ class Augmented(TrainingSet):
 
     @property
     def distinct(self) -> int:
-        """Returns the number of pairs, however they are shown."""
+        """Returns the number of pairs of the corpora; a pair and its changed versions count once."""
         return len(self.corpora)
 
     def gather(self, indices: np.ndarray) -> Examples:
@@ -58,7 +61,7 @@ class Augmented(TrainingSet):
         return interleaved(parts, drawn.astype(np.int64))
 
     def lengths(self, number: int, indices: Any) -> np.ndarray:
-        """Counts the subwords of the items at these indices in column `number`, int32."""
+        """Returns how many subwords the items at `indices` have on a side (number 0: source, -1: target), int32."""
         indices = as_places(indices, len(self))
         drawn, lengths = indices >= len(self.inner), np.empty(len(indices), np.int32)
         lengths[~drawn] = (self.inner.source_lengths, self.inner.target_lengths)[number][indices[~drawn]]
@@ -77,7 +80,8 @@ class Augmented(TrainingSet):
         return lengths
 
     def choose(self, epoch: int) -> np.ndarray:
-        """Returns the indices that make up an epoch: int64, as many as `inner` has in it."""
+        """Returns the indices of an epoch's items, int64: those that `inner` chooses, or their changed versions for
+        the pairs that are drawn to be changed."""
         shown = self.inner.choose(epoch)
         indices = np.arange(self.distinct) if shown is None else shown[:]
         pairs, epoch = indices % self.distinct, epoch % EPOCHS
@@ -129,7 +133,7 @@ class Augmented(TrainingSet):
         return [(source, target) if source and target else None for source, target in zip(*texts)]
 
     def describe(self) -> str:
-        """Describes the pairs, and the shares that are changed."""
+        """Returns a text for a log: what `inner` describes, and the share of pairs that each change is drawn for."""
         shares = ", ".join(f"{name} {share:.0%}" for name, share in zip(CHANGES, self.settings.shares) if share)
         return f"{self.inner.describe()}, changed anew in each epoch: {shares}"
 

@@ -1,4 +1,4 @@
-"""Translation memories, catalogues and glossaries as streams of units: TMX, XLIFF, PO, MO, TBX, tables, Moses pairs.
+"""Reads translation memories, catalogues and glossaries unit by unit: TMX, XLIFF, PO, MO, TBX, tables, Moses pairs.
 
 A folder or a zip is read file by file. XML is streamed: an element is dropped once it is read; a file that declares
 entities is refused, and no DTD or other file is loaded. Codes of inline markup are dropped with the text inside of them
@@ -33,24 +33,25 @@ from hf_mlnmt.data.placeholders import NO_LINES, forms_of, placeholders, without
 from hf_mlnmt.data.tables import looks_like_header, read_table, separator_of, side_by_side
 
 log = logging.getLogger(__name__)
-Place = Any  # a Path, a zipfile.Path inside of an archive, or two of them: a text of each language
+Place = Any  # a Path, a zipfile.Path in an archive, or a tuple of two such: source text and target text
 _NAMED = re.compile(rb"""\b(?:srclang|source-language|target-language|trgLang|srcLang|xml:lang)=["']([\w*-]+)""")
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 _ODD = "\t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029"
-_SPACES = re.compile(f" *[{_ODD}][ {_ODD}]*|  +")  # but a single space
-_CODES = {"bpt", "ept", "it", "ph", "ut", "x", "bx", "ex", "sc", "ec", "cp", "sm", "em"}  # inline, no text of a segment
+_SPACES = re.compile(f" *[{_ODD}][ {_ODD}]*|  +")  # matches white space, but for a single space
+# Names of elements of inline codes: what they contain is markup, not text of the segment.
+_CODES = {"bpt", "ept", "it", "ph", "ut", "x", "bx", "ex", "sc", "ec", "cp", "sm", "em"}
 _DATE = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)T(\d\d):?(\d\d):?(\d\d)")
 _PO_LINE = re.compile(r'\s*(?:#.*|(?:(?:msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)\s*)?"(?:[^"\\]|\\.)*+"\s*)?')
 _FORBIDDEN = re.compile("deprecated|superseded|forbidden|prohibited", re.IGNORECASE)
-_SHOWN = 12  # languages that are named
-# States of XLIFF, Trados (conf), memoQ (mq:status) and Phrase (m:confirmed), in small letters; others are unconfirmed.
+_SHOWN = 12  # most languages, states, reasons or files that a message names
+# Names of states in XLIFF, Trados (conf), memoQ (mq:status), Phrase (m:confirmed), lower case; others: unconfirmed.
 _NAMES = {"final": "final signed-off approvedsignoff", "translated": "translated confirmed manuallyconfirmed 1"}
 _NAMES["reviewed"] = "reviewed approvedtranslation proofread reviewer1confirmed reviewer2confirmed"
 _STATES = {"": ""} | {state: name for name, states in _NAMES.items() for state in states.split()}
 
 
 class Unit(NamedTuple):
-    """A segment and its translation; `before` and `after`: the segments beside it in the file, None where unknown.
+    """A segment and its translation; `before` and `after`: the source segments beside it in the file, or None.
 
     `changed`: the ISO date of the last change; `state`: translated, reviewed, final or ""; `place`: file and number.
     """
@@ -66,7 +67,7 @@ class Unit(NamedTuple):
 
 @dataclass
 class UnitReport(FilterReport):
-    """Counts of the units that were read: kept, left out by reasons, their languages and states, what else is said."""
+    """Counts of the units read: kept, left out by reason, by language, by state, and by note for the user."""
 
     languages: Counter[str] = field(default_factory=Counter)
     states: Counter[str] = field(default_factory=Counter)
@@ -94,7 +95,7 @@ class _Found(NamedTuple):
     state: str = ""
     changed: str | None = None
     why: str | None = None
-    apart: bool = False  # a term or row, which has no neighbours
+    apart: bool = False  # True for a term or a row of a table, which has no context before and after it
 
 
 class _How(NamedTuple):
@@ -103,7 +104,7 @@ class _How(NamedTuple):
     report: UnitReport
     keep_keys: bool = False
     drop: bool = True
-    alone: bool = True  # no file beside others, one of which may be of another direction
+    alone: bool = True  # whether it is the only file read: only then a reverse direction is an error
 
 
 def read_units(
@@ -114,10 +115,10 @@ def read_units(
     keep_keys: bool = False,
     drop: bool = True,
 ) -> Iterator[Unit]:
-    """Yields the units of a file, a folder or a zip in order, white space in them as single spaces.
+    """Yields the units of a file, or of the files in a folder or zip, in order; a run of white space becomes one space.
 
     Args:
-        source, target: codes of languages; a region may differ, and the exact code goes before others.
+        source, target: codes of the languages to read, in any region; of several regions the exact one is read.
         report: is filled on the way, complete after the last unit.
         keep_keys: accelerators of programs (&File, _Open) stay in the messages of PO and MO.
         drop: units with control characters or overlong ones are left out and counted, else refused.
@@ -159,8 +160,8 @@ def _units(found: _Found, before: str | None, after: str | None, how: _How) -> I
 
 
 def bilingual_files(path: Path, source: str, target: str) -> list[Place]:
-    """Returns what is read of a path: itself, or in a folder or zip the files of BILINGUAL and the texts of which each
-    language has one (NAME.en and NAME.de). UserError where there is none."""
+    """Returns the files to read at a path: the path itself, or in a folder or zip the files with endings of BILINGUAL
+    and the pairs of texts NAME.en and NAME.de (for `source` en, `target` de). Raises: UserError if there are none."""
     if path.is_dir():
         files: list[Any] = sorted(file for file in path.rglob("*") if file.is_file())
     elif path.suffix.lower() == ".zip":
@@ -215,7 +216,7 @@ def _clean(text: str) -> str:
 
 @lru_cache(maxsize=1000)
 def chosen(codes: tuple[str, ...], wanted: str) -> str | None:
-    """Returns which of some codes names a language: the exact one, else the first of any region; None if none does."""
+    """Returns the one of `codes` that equals `wanted`, else the first of the same language in any region, else None."""
     same = [code for code in codes if code and same_language(code, wanted)]
     exact = [code for code in same if code.lower().replace("_", "-") == wanted.lower().replace("_", "-")]
     return next(iter(exact + same), None)
@@ -396,7 +397,7 @@ def _read_tbx(path: Place, how: _How) -> Iterator[_Found]:
                         yield _Found(term, targets, place, why="forbidden" if bad else None, apart=True)
 
 
-# Catalogues of programs, and text
+# Readers of gettext catalogues, and of tables and pairs of texts
 
 
 def _read_po(path: Place, how: _How) -> Iterator[_Found]:
@@ -412,8 +413,8 @@ def _read_po(path: Place, how: _How) -> Iterator[_Found]:
             lines = content.split("\n")
         entries = (polib.mofile if compiled else polib.pofile)(content, encoding=encoding, check_for_duplicates=False)
         if (wrong := next((n for n, line in enumerate(lines, 1) if not _PO_LINE.fullmatch(line)), None)) is not None:
-            raise ValueError(f"(line {wrong})")  # polib passes over a string that does not end
-    except Exception as error:  # polib raises many kinds for what is damaged
+            raise ValueError(f"(line {wrong})")  # polib ignores a string without a closing quote
+    except Exception as error:  # polib raises exceptions of many kinds for a damaged file
         line = re.search(r"\(line (\d+)\)", str(error))
         where, said = (f"{path}, line {line[1]}", "") if line else (f"{path}", f" ({error})")
         raise UserError(
@@ -472,13 +473,14 @@ Terms = dict[str, Any]
 
 
 class WhichLanguages(UserError):
-    """Raised where a glossary has several languages, and the call names none."""
+    """Raised where a glossary has terms in several languages, and the caller does not give both source and target."""
 
 
 def read_terms(path: Path, source: str | None, target: str | None) -> Terms:
-    """Returns the terms of a file, for these languages where it has several.
+    """Returns the terms of a glossary; of one with several languages, those of `source` and `target`.
 
-    Raises: UserError for a row that is no term, and where a language is not there; WhichLanguages where None is given.
+    Raises: UserError for a row that is no term, or a language that the file lacks; WhichLanguages if it has several,
+    and `source` or `target` is None.
     """
     terms: dict[str, tuple[list[str], list[str]]] = {}
     if (ending := format_of(path)) in BILINGUAL and ending not in TABLES:

@@ -1,4 +1,4 @@
-"""Changes of pairs that people make and corpora lack: case, typos, emoji, no full stop, quotes, several sentences.
+"""Makes changes to pairs that are common in what users write and rare in corpora: capitals, typos, emoji, quotes ...
 
 Training draws them (`Augment`, augmented.py), and test sets are scored under them (evaluation/robustness.py).
 """
@@ -36,7 +36,7 @@ Part = Annotated[float, Range(0, 1)]
 
 @dataclass
 class Augment(Section):
-    """Shares of the pairs that an epoch shows changed, drawn by (seed, epoch, pair), one change a pair."""
+    """The share of pairs that gets each change in an epoch; at most one change a pair, drawn by (seed, epoch, pair)."""
 
     upper: Part = key(0.0, "Both sides in capitals.")
     title: Part = key(0.0, "Each word of both sides with a large first letter.")
@@ -54,7 +54,8 @@ class Augment(Section):
     )
 
     def __post_init__(self) -> None:
-        if self.opustrainer is not None:  # what it says stands in the recipe of the run
+        # The file's shares become the values of this section's keys, which the recipe of the run records.
+        if self.opustrainer is not None:
             path, self.opustrainer = Path(self.opustrainer), None
             self._read(path)
         if (total := sum(self.shares)) > 1 + 1e-9:
@@ -62,7 +63,7 @@ class Augment(Section):
 
     @property
     def shares(self) -> list[float]:
-        """Returns the shares, in the order of CHANGES."""
+        """Returns the share of each change, in the order of CHANGES."""
         return [getattr(self, name) for name in CHANGES]
 
     def _read(self, path: Path) -> None:
@@ -71,7 +72,8 @@ class Augment(Section):
             modifiers = yaml.load(path.read_text("utf-8"), YAMLLoader)["modifiers"]
             for name, *more in (list(modifier.items()) for modifier in modifiers):
                 (kind, share), settings = name, dict(more)
-                if kind == "Tags":  # names of words need their alignment; its inline noise is on both sides
+                # Of Tags only the noise that `augment` adds to both sides is read: tags on words need alignment.
+                if kind == "Tags":
                     kind, share = "Noise", float(share) * float(settings.pop("augment", 0))
                     lacks.append("Tags (but augment)")
                 if _OF_OPUSTRAINER.get(kind):
@@ -84,7 +86,7 @@ class Augment(Section):
 
 
 def keyboard_of(language: str | None) -> str:
-    """Returns the keyboard that most people of a language type on."""
+    """Returns the name in KEYBOARDS of the keyboard that most people use for a language: "qwertz" for de."""
     return _OTHER.get(base_language(language or ""), "qwerty")
 
 
@@ -97,9 +99,9 @@ def changed(
     words: float = 0.1,
     keyboard: str | None = None,
 ) -> Pair:
-    """Returns a pair changed in one way of CHANGES; a change that a translation keeps (capitals, emoji) on both sides.
+    """Returns a pair with a change of CHANGES made: "lower" and "typos" change the source only, the others both sides.
 
-    other: the pair that "sentences" puts behind. words: the share of words in which "typos" makes a slip.
+    other: the pair that "sentences" appends. words: the share of words in which "typos" makes a slip.
     """
     source, target = pair
     if change == "lower":

@@ -1,5 +1,5 @@
-"""Corpora as streams: of text pairs, from text, tsv, csv, jsonl, JSON, parquet, data sets (Hub or folder) and what
-translators have (bilingual.py), or of sentences of one language, from text or one column of a table.
+"""Reads corpora as streams: text pairs from text, tsv, csv, jsonl, JSON, parquet, data sets (Hub or folder) and the
+formats of bilingual.py; sentences of one language from text or from one column of a table.
 
 Text may be packed (lines.py). The first row of a tsv or csv file may be a header that names the sides, or a pair of
 sentences already. Every row has as many cells as the first one; a blank line is no row, and is counted.
@@ -54,7 +54,7 @@ FORM: Form = {
 
 @dataclass(frozen=True)
 class Manifest:
-    """The manifest of the synthetic corpus in `folder`; `content` is its JSON."""
+    """The manifest of the synthetic corpus in `folder`; `content`: what its manifest.json contains."""
 
     folder: Path
     content: Mapping[str, Any]
@@ -66,7 +66,7 @@ class Manifest:
 
     @property
     def tag(self) -> str | None:
-        """Returns the token that is to stand before every source of these pairs."""
+        """Returns the token that is put before the source of every pair of this corpus, or None."""
         return self.content["tag"]
 
     def summary(self) -> dict[str, Any]:
@@ -81,9 +81,9 @@ class Manifest:
 
 
 def find_synthetic(name: str | Path, root: str | Path = ".") -> Path:
-    """Returns the folder of a synthetic corpus, relative to `root` or to here.
+    """Returns the folder of the synthetic corpus `name`, a path relative to `root` or to the current folder.
 
-    Raises: UserError when there is none, or it is not finished.
+    Raises: UserError if neither has a manifest.json.
     """
     places = [Path(root) / name, Path(name)]
     places = [place.parent if place.name == MANIFEST else place for place in places]
@@ -145,7 +145,7 @@ Limit = Annotated[int, Range(1)]
 
 
 def check_keys(spec: Any, where: str) -> None:
-    """Raises UserError for keys of a data set where the corpus is none."""
+    """Raises UserError if a key of data sets (config, split, streaming) is set in a corpus that is no data set."""
     usual = {each.name: each.default for each in fields(spec)}
     names = () if spec.dataset else ("config", "split", "streaming")
     if name := next((name for name in names if getattr(spec, name) != usual[name]), None):
@@ -229,8 +229,9 @@ class CorpusSpec(Section):
         if len({*files.values()}) == 1 and any(
             same_language(language_in(files["source"]), code) for code in codes.values()
         ):
-            return  # text of one of the languages, which is copied
-        for side, other in zip(_SIDES, _SIDES[::-1] if self.reverse else _SIDES):  # languages are those after reversing
+            return  # one file is both sides: its text is copied as its own translation
+        # `languages` names the sides as they are after reversing; files and columns, as they are before.
+        for side, other in zip(_SIDES, _SIDES[::-1] if self.reverse else _SIDES):
             for said in filter(None, [files.get(side), f"columns.{side}.{columns.get(side)}", of_pairs]):
                 check_language(said, codes.get(other), "it is read as", f"Mend languages.{other}, {_TURNED}")
 
@@ -242,7 +243,7 @@ class CorpusSpec(Section):
         return " ".join(filter(None, [self.dataset, self.config, self.split]))
 
     def reading(self) -> tuple[Any, ...]:
-        """Returns all that decides how the text is read, but for the files themselves."""
+        """Returns the values of all keys that decide which pairs are read from the files, for a digest."""
         usual = (self.dataset, self.config, self.split, self.columns, self.languages, self.bad_lines)
         others = ("reverse", "limit", "tag", "keep_accelerators")
         return usual + tuple((name, value) for name in others if (value := getattr(self, name)))
@@ -253,7 +254,7 @@ class CorpusSpec(Section):
         return bool(self.files or self.synthetic)
 
     def local_files(self, root: str | Path = ".") -> list[Path]:
-        """Returns the files that are read; none for a data set."""
+        """Returns the paths of the files that the corpus is read from; [] for a data set. Relative to `root`."""
         if self.synthetic:
             return [find_synthetic(self.synthetic, root) / name for name in FILES.values()]
         names = self.files.values() if self.files else [self.path] if self.path else []
@@ -265,10 +266,10 @@ class CorpusSpec(Section):
 def read_pairs(
     spec: CorpusSpec, root: str | Path = ".", report: FilterReport | None = None, skip: int = 0
 ) -> Iterator[Pair]:
-    """Yields (source, target) texts in order, a pair at a time, empty sides included.
+    """Yields the pairs of a corpus, (source text, target text), in order; also those with an empty side.
 
     `report`, if given, counts the lines that `bad_lines: drop` leaves out. skip: number of records of a data set to
-    pass over. Raises UserError naming file and line, or field and what the record has.
+    pass over. Raises UserError for a bad line or record, with file and line, or field and the record's fields.
     """
     report = report if report is not None else FilterReport()
     if spec.limit is not None:
@@ -293,7 +294,7 @@ def read_pairs(
 
 
 def is_of_units(path: Path) -> bool:
-    """Returns whether a file of pairs is read by bilingual.py: a memory, a catalogue, a glossary, a folder or a zip."""
+    """Returns whether bilingual.py reads `path`: a translation memory, catalogue or glossary, a folder or a zip."""
     return format_of(path) not in FORMATS and (
         format_of(path) in BILINGUAL or path.is_dir() or path.suffix.lower() == ".zip"
     )
@@ -367,7 +368,7 @@ def _dataset(spec: CorpusSpec, root: Path) -> Any:
             return loaded[spec.split] if isinstance(loaded, datasets.DatasetDict) else loaded
         name = str(folder) if folder else spec.dataset
         return datasets.load_dataset(name, spec.config, split=spec.split, streaming=spec.streaming)
-    except Exception as error:  # the library raises many kinds: no network, no such name, split or config
+    except Exception as error:  # `datasets` raises exceptions of many kinds: no network, no such name, split or config
         raise UserError(
             f"data set '{spec}': cannot be loaded ({type(error).__name__}: {first_line(error)}). "
             "Check name, config and split; offline, give a local folder or files."
@@ -380,7 +381,7 @@ def _rows_of(records: Any, name: str) -> Iterator[Any]:
     while True:
         try:
             table = next(tables, None)
-        except Exception as error:  # each format raises errors of its own
+        except Exception as error:  # `datasets` raises other exceptions for each file format
             said = first_line(error.__cause__ or error)
             raise UserError(
                 f"{name}: what follows record {number:,} cannot be read ({said}). Mend or drop it."
@@ -392,9 +393,9 @@ def _rows_of(records: Any, name: str) -> Iterator[Any]:
 
 
 def size_of(spec: Any, root: str | Path, read: bool = False) -> int | None:
-    """Returns how many items a corpus of pairs or of text has, bad ones included; None where that is not known.
+    """Returns how many pairs or sentences a corpus has, bad lines included, at most its `limit`; None if unknown.
 
-    read: count the lines of text for it; a .json file and a data set that is streamed are not counted.
+    read: count the lines of text files. Unknown: sizes of .json, streamed data sets and files that bilingual.py reads.
     """
     suffix, number = format_of(Path(spec.path or "")), None
     if spec.dataset:
@@ -418,7 +419,8 @@ def _records(
             continue
         pair = _pair(record, spec)
         problem = pair if isinstance(pair, _Problem) else problem_in(pair[0]) or problem_in(pair[1])
-        if problem and number == 1 and problem.startswith(_FIELDS):  # all records lack them: a slip in the recipe
+        # If the first record lacks the fields, so do all records: the recipe is wrong.
+        if problem and number == 1 and problem.startswith(_FIELDS):
             raise UserError(f"{where} {number}: {problem}.")
         if problem:
             refuse(problem, f"{where} {number}", str(record), spec, report)
@@ -453,7 +455,7 @@ def _pair(record: Any, spec: CorpusSpec) -> Pair | _Problem:
     return _Problem(f"{_FIELDS} ({wanted} expected, found {has}; name them: columns: {{source: ..., target: ...}})")
 
 
-# The formats of one file of pairs, by its suffix; text of one language is a column of one of them.
+# The formats of one file of pairs: suffix -> the function that reads such a file (also a single column, by TextSpec).
 FORMATS = {
     ".tsv": read_table,
     ".csv": read_table,
@@ -463,7 +465,7 @@ FORMATS = {
 }
 
 
-# Text of one language, and sets of raw text that are translated and scored
+# Text of one language; development and test sets, which are read as raw text
 
 
 @dataclass
@@ -504,26 +506,26 @@ class TextSpec(Section):
 
     @property
     def is_table(self) -> bool:
-        """Returns whether the text is one column of several, and not a file of lines."""
+        """Returns whether the text is a column of a table (data set, .tsv, .jsonl ...), not a file of sentences."""
         return self.dataset is not None or format_of(Path(self.path or "")) in FORMATS
 
     def __str__(self) -> str:
         return self.path or " ".join(filter(None, [self.dataset, self.config, self.split]))
 
     def reading(self) -> tuple[Any, ...]:
-        """Returns all that decides how the text is read, but for the files themselves."""
+        """Returns the values of all keys that decide which sentences are read from the file, for a digest."""
         usual = (self.dataset, self.config, self.split, self.column, self.language, self.side, self.bad_lines)
         return usual + ((self.limit,) if self.limit is not None else ())
 
     def local_files(self, root: str | Path = ".") -> list[Path]:
-        """Returns the files that are read; none for a data set."""
+        """Returns [path of the file that the text is read from], below `root`; [] for a data set."""
         return [Path(root) / self.path] if self.path else []
 
 
 def read_text(
     spec: TextSpec, root: str | Path = ".", report: FilterReport | None = None, skip: int = 0
 ) -> Iterator[str]:
-    """Yields sentences in order, empty ones included; `report`, `skip` and errors as of `read_pairs`."""
+    """Yields the sentences of a text in order, empty ones included; `report`, `skip` and errors as in `read_pairs`."""
     report = report if report is not None else FilterReport()
     if spec.limit is not None:
         yield from islice(read_text(replace(spec, limit=None), root, report), spec.limit)
@@ -539,7 +541,10 @@ def read_text(
 
 @dataclass
 class RawPairs:
-    """A development or test set as raw text. language: of the references; the others: told to a model, or None."""
+    """A development or test set as raw text. `language`: that of the references, or of the sources if there are none.
+
+    `target_language` and `source_language`: the codes that a multilingual model is told; None: the model is not told.
+    """
 
     name: str
     sources: list[str]
@@ -550,7 +555,7 @@ class RawPairs:
 
     @property
     def asked(self) -> dict[str, str | None]:
-        """Returns the languages that a model is told, by the names of the pipeline's options."""
+        """Returns the options of the pipeline that tell the model the languages: {name: code, or None}."""
         names = {"target_language": self.target_language}
         return {**names, "source_language": self.source_language} if self.source_language else names
 
@@ -558,7 +563,7 @@ class RawPairs:
 def read_raw(
     name: str, spec: CorpusSpec | TextSpec, root: Path, tell_target: bool = False, tell_source: bool = False
 ) -> RawPairs:
-    """Reads a development or test set unfiltered; sentences of text of one language are sources without references.
+    """Reads a development or test set unfiltered; of a TextSpec the sentences become sources without references.
 
     Raises: UserError for an empty set.
     """
@@ -577,5 +582,5 @@ def read_raw(
 
 
 def digest_of_texts(sets: Sequence[RawPairs]) -> str:
-    """Returns a digest of the names and the text of all sets: equal where nothing changed."""
+    """Returns a digest of the sets' names, texts and target languages, which are equal where the digests are."""
     return digest([[each.name, each.sources, each.references, each.target_language] for each in sets])

@@ -1,4 +1,4 @@
-"""Languages as each family of models is told them: a token before the source, a forced first token, or a phrase.
+"""Tells each family of models the languages to translate: by a token before the source, a forced token, or a phrase.
 
 family                  | source                       | target
 ours, multilingual      | -                            | `<2de>` before the source
@@ -32,7 +32,7 @@ _CODE = re.compile(r"(?:>>|<2)([^<>]+)(?:<<|>)")  # a language token: >>de<< of 
 
 @dataclass(frozen=True)
 class Direction:
-    """Tells a model its languages, by tokens or text before each source, src_lang, and arguments of generate()."""
+    """How a model is told its languages: ids or text before a source, src_lang (`source`), arguments of generate()."""
 
     prefix_ids: tuple[int, ...] = ()
     prefix_text: str = ""
@@ -40,17 +40,17 @@ class Direction:
     generate: dict[str, Any] = field(default_factory=dict)
 
 
-_PHRASED = ("t5", "mt5", "umt5", "switch_transformers", "longt5")  # model types that are told by words before the text
+_PHRASED = ("t5", "mt5", "umt5", "switch_transformers", "longt5")  # told the languages by words before a text
 
 
 def is_told(model: Any, tokenizer: Any) -> bool:
-    """Returns whether a model can be told a language, which a model of a single direction cannot."""
+    """Returns whether a model can be told which languages to translate; one for a single language pair cannot."""
     told = has_modules(model) or hasattr(tokenizer, "src_lang") or model.config.model_type in _PHRASED
     return bool(told or _prefix_tokens(tokenizer))
 
 
 def direction(model: Any, tokenizer: Any, source: str | None, target: str | None, name: str = "") -> Direction:
-    """Returns how the model is told these languages. Raises: UserError with the available codes if one is lacking."""
+    """Returns how the model is told to translate `source` to `target`. Raises: UserError for codes that it lacks."""
     if has_modules(model) and source is target is None:
         return Direction()
     if hasattr(tokenizer, "src_lang"):
@@ -77,7 +77,7 @@ def direction(model: Any, tokenizer: Any, source: str | None, target: str | None
 
 
 def told_of(folder: str | Path, source: str, target: str) -> dict[str, Any]:
-    """Returns the language options of the pipeline of a model in a folder: none where it translates one pair."""
+    """Returns the pipeline's options that tell the model in `folder` its languages; {} for a model of one pair."""
     tokenizers = load_tokenizers(folder)
     if not tokenizers.each and not is_told(SimpleNamespace(config=read_config(Path(folder))), tokenizers.source):
         return {}
@@ -90,14 +90,14 @@ def has_modules(model: Any) -> bool:
 
 
 def pair_of(model: Any, source: str | None, target: str | None, name: str = "") -> Any:
-    """Makes the model of one pair out of a model with modules for each language. UserError for unknown codes."""
+    """Returns the model of one pair, made of the modules for its languages. Raises: UserError for unknown codes."""
     config = model.config
     source = _choose("source_language", source, config.source_languages, name)
     return model.pair(source, _choose("target_language", target, config.target_languages, name))
 
 
 def told(tokenizers: Tokenizers, direction: Direction, target: str | None) -> Tokenizers:
-    """Returns tokenizers that tell a model the direction with every source: copies with codes, or ids in front."""
+    """Returns tokenizers that encode every source so that it tells the direction: by src_lang, or by ids before it."""
     source, phrase, front = tokenizers.source, direction.prefix_text.strip(), direction.prefix_ids
     if phrase:
         front = (*front, *source(phrase, add_special_tokens=False)["input_ids"])
@@ -109,14 +109,14 @@ def told(tokenizers: Tokenizers, direction: Direction, target: str | None) -> To
 
 
 def language_codes(tokenizer: Any) -> list[str]:
-    """Returns the codes that source_language and target_language may be; [] for a model of one pair."""
+    """Returns the language codes that source_language and target_language accept; [] for a model of one pair."""
     if hasattr(tokenizer, "src_lang"):
         return list(_code_ids(tokenizer))
     return list(_prefix_tokens(tokenizer))
 
 
 def code_tokens(tokenizer: Any) -> list[str]:
-    """Returns the codes as they are written in a text: "<2de>", ">>deu<<", "__de__", "deu_Latn"."""
+    """Returns the tokens of the language codes, as in "<2de>", ">>deu<<", "__de__" or "deu_Latn"; [] if it has none."""
     if hasattr(tokenizer, "src_lang"):
         return list(tokenizer.convert_ids_to_tokens(list(_code_ids(tokenizer).values())))
     return list(_prefix_tokens(tokenizer).values())
@@ -124,7 +124,7 @@ def code_tokens(tokenizer: Any) -> list[str]:
 
 def _coded(model: Any, tokenizer: Any, source: str | None, target: str | None, name: str) -> Direction:
     codes = _code_ids(tokenizer)
-    # The tokenizer's own src_lang is no help: these classes default to English and save that as if it were chosen.
+    # The tokenizer's own src_lang is not used: these classes default to English and save this as if it were chosen.
     source = _choose("source_language", source, codes, name)
     if target is None and model.generation_config.forced_bos_token_id is not None:
         return Direction(source=source)

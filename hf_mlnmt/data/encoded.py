@@ -1,4 +1,4 @@
-"""Encoded text on disk, pairs or one language: memory-mapped Arrow files, made by encoding.py."""
+"""Reads encoded text from disk, of pairs or of one language: memory-mapped Arrow files, written by encoding.py."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import read_json, size_and_crc
 from hf_mlnmt.data.filters import FilterReport
 
-_AT_ONCE = 1 << 20  # lengths that `max` computes at a time
-_OPEN = 400  # shards open at once; often a process may have 1,024 files
+_AT_ONCE = 1 << 20  # number of lengths that `Lengths.max` computes at a time
+_OPEN = 400  # most shards open at once, as a process may often open only 1,024 files
 META = "meta.json"
 FORM = {
     "format": int,
@@ -25,13 +25,14 @@ FORM = {
     "columns": [str],
     "report": {"read": int, "kept": int, "dropped": {...: int}},
     "reader": {"read": int, "kept": int, "dropped": {...: int}},
-    "first?": {...: {...: [[str]]}},  # dropped pairs, by reader or filters and by reasons
+    # "reader" or "report" (what the filters dropped) -> reason -> the first dropped pairs, each a list of its sides.
+    "first?": {...: {...: [[str]]}},
     "shards": {...: {"items": int, "size": int, "crc": int, "time": int, "hashes": int}},
 }
 
 
 class Rows(Sequence[np.ndarray]):
-    """Arrays of different lengths in one array, `values`; lengths and starts: int64 (rows,).
+    """Rows of different lengths, stored in one array: row i is values[starts[i] : starts[i] + lengths[i]].
 
     Without `starts` each row begins where the one before it ends, as `packed` arranges them.
     """
@@ -48,13 +49,14 @@ class Rows(Sequence[np.ndarray]):
         return self.values[start : start + self.lengths[index]]
 
     def packed(self) -> np.ndarray:
-        """Returns a copy of the rows, one after the other."""
+        """Returns a copy of the elements of all rows, concatenated: (sum of lengths,)."""
         return self.values[places(self.starts, self.lengths)]
 
     def padded(self, value: int) -> np.ndarray:
         """Returns a copy of the rows, padded with `value` at their ends: int64 (rows, longest)."""
         columns = np.arange(int(self.lengths.max()))
-        found = self.values.take(self.starts[:, None] + columns, mode="clip")  # faster than gathering each row's ids
+        # Reads as many ids from each row's start as the longest row has, which is faster than a loop over the rows.
+        found = self.values.take(self.starts[:, None] + columns, mode="clip")
         return np.where(columns < self.lengths[:, None], found, np.int64(value))
 
     def followed(self, length: int, times: int) -> Rows:
@@ -65,13 +67,13 @@ class Rows(Sequence[np.ndarray]):
 
 
 def places(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Returns the indices of all elements of rows in an array, one row after the other: int64 (sum of lengths,)."""
+    """Returns the indices of all elements of rows that begin at `starts`, row after row: int64 (sum of lengths,)."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
 
 
 class Examples(Sequence[dict[str, np.ndarray]]):
-    """Examples gathered at once: item i has row i of each of the `columns`, which are Rows or (examples, n) arrays."""
+    """A sequence of examples: item i is {name: row i} of all `columns`, which are Rows or arrays (examples, n)."""
 
     def __init__(self, columns: dict[str, Any]) -> None:
         self.columns = columns
@@ -84,7 +86,7 @@ class Examples(Sequence[dict[str, np.ndarray]]):
 
 
 def interleaved(parts: Sequence[Examples], which: np.ndarray) -> Examples:
-    """Returns the examples of several parts in one order: example i is the next one of part `which[i]`."""
+    """Merges the examples of several parts: example i of the result is the next unused one of part `which[i]`."""
     if len(parts) == 1:
         return parts[0]
     order = np.argsort(np.argsort(which, kind="stable"))
@@ -97,7 +99,7 @@ def interleaved(parts: Sequence[Examples], which: np.ndarray) -> Examples:
 
 
 class Lengths:
-    """The lengths of the items of `encoded` on a side (0: source, -1: target), computed when they are asked for.
+    """Lengths in subwords of the items of `encoded` on side `number` (0: source, -1: target), computed when indexed.
 
     Indexed by an array, a slice or a mask it returns int32 arrays.
     """
@@ -117,13 +119,13 @@ class Lengths:
         return self[:].astype(dtype or self.dtype, copy=False)
 
     def max(self) -> int:
-        """Returns the greatest length."""
+        """Returns the greatest of the lengths; 0 if there are none."""
         parts = (self[start : start + _AT_ONCE] for start in range(0, len(self), _AT_ONCE))
         return max((int(part.max()) for part in parts), default=0)
 
 
 class Encoded:
-    """Sentences of ids in a folder: shards, which are Arrow files as `datasets` reads them, and meta.json.
+    """A corpus encoded to subword ids, read from a folder of shards, which are Arrow files, and meta.json.
 
     Item i is {"input_ids": (source,), "labels": (target,)} of pairs, {"input_ids": (length,)} of text of one language:
     int32 arrays of their own that end with </s>. `source_lengths` and `target_lengths`: as int32 arrays (items,), of
@@ -141,9 +143,10 @@ class Encoded:
         except (OSError, ValueError) as error:
             problem = f"{folder}: no intact encoded text ({error}). Delete this folder and run again."
             raise UserError(problem) from error.__cause__ or error
-        self.report = FilterReport.from_dict(self.meta["reader"])  # dropped by the reader and, below, by filters
+        # The report counts what the reader dropped and, by the next line, what the filters dropped.
+        self.report = FilterReport.from_dict(self.meta["reader"])
         self.report.add(FilterReport.from_dict(self.meta["report"]))
-        self.unit = "pairs" if len(self.meta["columns"]) > 1 else "sentences"  # what one item is, in the plural
+        self.unit = "pairs" if len(self.meta["columns"]) > 1 else "sentences"  # what items are called in messages
         self._names = list(self.meta["shards"])
         self._starts = np.cumsum([0, *(shard["items"] for shard in self.meta["shards"].values())])
         self._lengths: dict[str, np.ndarray] = {}
@@ -174,18 +177,18 @@ class Encoded:
         return self.gather(np.array([int(index) % len(self)]))[0]
 
     def lengths(self, number: int, indices: Any) -> np.ndarray:
-        """Counts the subwords of these items (indices, a slice, a mask) in column `number` of meta.json, int32."""
+        """Returns the lengths in subwords, int32, of items (indices, slice or mask) in meta.json's column `number`."""
         name = self.meta["columns"][number]
         if name not in self._lengths:
             shards = map(self._shard, range(len(self._names)))
             lengths = [np.diff(shard[name][0]) for shard in shards]
             longest = max((int(each.max(initial=0)) for each in lengths), default=0)
-            small = np.uint16 if longest < 1 << 16 else np.int32  # uint16 takes half of the memory
+            small = np.uint16 if longest < 1 << 16 else np.int32  # uint16 takes half of the memory of int32
             self._lengths[name] = np.concatenate([np.zeros(0, small), *(each.astype(small) for each in lengths)])
         return self._lengths[name][indices].astype(np.int32)
 
     def gather(self, indices: np.ndarray) -> Examples:
-        """Reads the items at these indices; returns copies of them."""
+        """Returns the items at `indices` as Examples, copied from the memory-mapped shards."""
         numbers = np.searchsorted(self._starts, indices, side="right") - 1
         within = (indices - self._starts[numbers]).tolist()
         shards = {number: self._shard(number) for number in np.unique(numbers).tolist()}

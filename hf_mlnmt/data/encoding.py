@@ -1,4 +1,4 @@
-"""Encodes corpora: this process reads, several filter and tokenise, and shards are written in the corpus's order.
+"""Encodes corpora to subword ids: one process reads, others filter and tokenise; shards keep the corpus's order.
 
 `encode_corpus` uses encoded text again that was made of the same text and settings, and continues after the last shard
 of a start that was killed. encoded.py reads the files.
@@ -46,11 +46,11 @@ log = logging.getLogger(__name__)
 Spec = CorpusSpec | TextSpec
 Progress = Callable[[int, int | None], Any]
 """Called after every chunk that is read or encoded: how many items are done, of how many (None: unknown)."""
-_CHUNK = 1000  # most items of a chunk
-_LONG = 500_000  # characters after which a chunk ends too
-_SHARD = 100  # most chunks of a shard
+_CHUNK = 1000  # most items of a chunk, the unit that one process encodes at a time
+_LONG = 500_000  # a chunk of more characters ends before it has _CHUNK items
+_SHARD = 100  # most chunks in a shard, which is one file
 _FORMAT = 4
-_MUCH = 0.2  # share of a corpus; a warning names reasons for which more is dropped
+_MUCH = 0.2  # a warning names each reason for which more than this share of a corpus is dropped
 
 
 class _Growing:
@@ -82,7 +82,7 @@ class _Growing:
             self.report.first = there.get("first", {}).get("report", {})
 
     def add_shard(self, chunks: Sequence[Any], encoded: Iterable[EncodedChunk], hear: Callable[[int], Any]) -> None:
-        """Writes a shard of those items of chunks that passed the filter, are no duplicates and not too long."""
+        """Writes a shard with those encoded items of the chunks that passed the filter and are new and not too long."""
         kept: list[list[tuple[np.ndarray, np.ndarray]]] = []
         hashes = []
         for chunk, made in zip(chunks, encoded):
@@ -122,17 +122,18 @@ class _Growing:
         return {"items": batch.num_rows, "size": size, "crc": crc, "time": path.stat().st_mtime_ns}
 
     def note(self, reader: FilterReport) -> None:
-        """Writes meta.json, from which a start after a kill continues. reader: counts what reading dropped."""
+        """Writes meta.json, so that encoding can resume here if this process is killed. reader: counts of bad lines."""
         self.meta |= {"report": self.report.to_dict(), "reader": reader.to_dict()}
         self.meta["first"] = {"report": self.report.first, "reader": reader.first}
         write_json(self.part / META, self.meta)
 
 
 def reuse(folder: str | Path, origin: Origin, check: bool = False) -> Encoded | None:
-    """Returns the encoded text in `folder` if whole and made from `origin`, else None; `check` compares all bytes."""
+    """Returns the encoded text in `folder`, None if damaged or not made from `origin`; `check`: compare all bytes."""
     path = Path(folder) / META
     try:
-        if read_json(path).get("format") != _FORMAT:  # None without a file, too
+        # Of a folder without meta.json, read_json returns {}, in which the format is None.
+        if read_json(path).get("format") != _FORMAT:
             return None
         encoded = Encoded(folder, check)
         if not origin.holds(encoded.meta, check):
@@ -142,13 +143,14 @@ def reuse(folder: str | Path, origin: Origin, check: bool = False) -> Encoded | 
         now = {**encoded.meta, **origin.record(), "shards": times}
         same = "sizes and times" if now == encoded.meta else "content"
         encoded.found = f"encoded before, of files of the same {same}"
-        if now != encoded.meta:  # so that the next start compares times alone
+        if now != encoded.meta:  # record the new times: the next start then need not read the files
             encoded.meta = now
             with suppress(OSError, UserError):
                 write_json(path, now)
         return encoded
     except (OSError, ValueError) as error:
-        reason = error.__cause__ or error  # a UserError tells the user what to do, but here nothing is to be done
+        # Logs the cause, not the UserError's text, which asks the user to act, though nothing is to be done.
+        reason = error.__cause__ or error
         log.warning("%s cannot be used (%s). Encoding again.", folder, reason)
         return None
 
@@ -163,9 +165,10 @@ def grow(
     processes: int = 1,
     hear: Callable[[int], Any] = lambda done: None,
 ) -> Encoded:
-    """Encodes the items that `read` yields, from the first that an earlier start has not encoded; writes shards.
+    """Encodes items into shards in `folder`, resuming after those that an interrupted earlier call has written.
 
-    ids: the dtype of a subword's number. hear: called with the number of items that are done.
+    read: yields the items from a number on; bad ones are counted in the report. ids: the dtype of subword ids.
+    hear: called with the number of items done. Raises: UserError if another process encodes into `folder`.
     """
     target = check_folder_name(folder)
     part = target.with_name(f"{target.name}.part")
@@ -213,11 +216,11 @@ def _chunks(items: Iterable[Any], hear: Callable[[], Any]) -> Iterator[list[Any]
 
 
 def origin_of(spec: Spec, root: str | Path, tokenizers: Tokenizers, **settings: Any) -> Origin:
-    """Returns the Origin of encoded data: files (of a data set its name) and how they are read, tokenizers, processing,
-    settings."""
+    """Returns the Origin of encoded data, by which changed inputs are noticed: files (or a data set's name), keys of
+    the corpus, tokenizers, text processing and `settings`."""
     processing = {side: asdict(value) for side, value in tokenizers.processing.items()}
     if (suffix := format_of(Path(spec.path or ""))) in (".csv", ".json"):
-        settings["format"] = suffix  # the same bytes are other rows in a .tsv and a .csv
+        settings["format"] = suffix  # the same bytes are read as other rows in a .tsv than in a .csv
     parts = [spec.reading(), processing, settings, identity_of(tokenizers.source), identity_of(tokenizers.target)]
     return Origin(parts, spec.local_files(root))
 
@@ -236,7 +239,7 @@ def encode_corpus(
     overlap: Overlap | None = None,
     behind: Any = None,
 ) -> Encoded:
-    """Reads, filters and encodes a corpus into `folder`; what is there already of the same text and settings is used.
+    """Reads, filters and encodes a corpus into `folder`; returns what is there if it has the same text and settings.
 
     Training data: give a filter, `max_length` (subwords), and placeholders if any (placeholders.py). Development data:
     give none, every item stays.
@@ -266,7 +269,7 @@ def encode_corpus(
 
     def read(done: int, report: FilterReport) -> Iterator[Any]:
         skip = done + report.dropped.total() if spec.dataset and spec.limit is None else 0
-        if not skip:  # lines before `done` are read again, and counted
+        if not skip:  # all lines are read again, so that their counts begin at 0
             report.first.clear()
             report.dropped.clear()
         items = _items(spec, root, report, skip)
@@ -298,8 +301,8 @@ def filtered(
     seed: int = 1,
     placeholders: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Any]:
-    """Yields the raw pairs of a corpus, with placeholders if any, or texts of one language, that pass the filter, as a
-    stream; a tokenizer is trained on it too. share: of the items to take, chosen by a hash of item number and seed."""
+    """Yields the raw pairs (or sentences) of a corpus that pass the filter, with `placeholders` put in, as they are
+    encoded; tokenizers are trained on them. share: the part of the items to take, chosen by hashes of their numbers."""
     items = _items(spec, root, report)
     if share < 1:
         items = compress(items, _drawn(share, seed))

@@ -1,4 +1,4 @@
-"""Filters for pairs and for text of one language: length, ratio, duplicates, empty sides; counted and reported.
+"""Filters pairs and sentences by length, length ratio, duplicates and empty sides; counts what is dropped, and why.
 
 Also counts the pairs of scored sets that a training corpus holds (`Overlap`), and leaves them out (`HeldOut`).
 """
@@ -25,9 +25,10 @@ from hf_mlnmt.data.words import words
 Pair = tuple[str, str]
 Item = TypeVar("Item", Pair, str)
 _EXAMPLE_WIDTH = 60
-_SHOWN = 3  # pairs of a scored set that are shown
-DROPPED, MOST_DROPPED, _LONGEST = "dropped.tsv", 100, 500  # most pairs shown of a reason, characters of a side
-_MOST = 4096  # most items that are filtered together
+_SHOWN = 3  # most pairs of a scored set that a message shows
+# The file of dropped pairs; the most pairs of each reason, and the most characters of a side, that are recorded.
+DROPPED, MOST_DROPPED, _LONGEST = "dropped.tsv", 100, 500
+_MOST = 4096  # most items that are filtered in one call of `passing`
 _WORD = re.compile(r"[^\W_]+")
 _NO_LETTERS = bytes(sign for sign in range(128) if not chr(sign).isalnum())
 
@@ -39,15 +40,15 @@ class FilterReport:
     kept: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
-    first: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)  # MOST_DROPPED of each reason
+    first: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)  # reason -> first MOST_DROPPED pairs
 
     @property
     def read(self) -> int:
-        """Returns the number of pairs read: kept and dropped."""
+        """Returns the number of pairs read: those kept and those dropped."""
         return self.kept + self.dropped.total()
 
     def drop(self, reason: str, *example: str) -> None:
-        """Counts one dropped pair, of which `example` are the sides."""
+        """Counts a dropped pair under `reason`. example: its sides; the first ones of each reason are recorded."""
         if reason not in self.dropped:
             self.examples[reason] = _shorten(" ||| ".join(example))
         self.dropped[reason] += 1
@@ -55,7 +56,7 @@ class FilterReport:
             some.append(tuple(text[:_LONGEST] for text in example))
 
     def add(self, other: FilterReport) -> None:
-        """Adds the counts of another report, which is about later text than this one."""
+        """Adds the counts and first pairs of `other`, a report on text that follows this report's text."""
         self.kept += other.kept
         self.dropped.update(other.dropped)
         self.examples = {**other.examples, **self.examples}
@@ -64,12 +65,12 @@ class FilterReport:
             some += pairs[: MOST_DROPPED - len(some)]
 
     def write_dropped(self, path: Path) -> bool:
-        """Writes the first dropped pairs of each reason, reason, source and target with tabs between them, if any."""
+        """Writes the first dropped pairs, if any, as rows of reason, source and target; returns whether it wrote."""
         lines = ("\t".join(map(_in_a_cell, (reason, *texts))) for reason, some in self.first.items() for texts in some)
         return bool(self.first) and bool(write_text(path, "".join(f"{line}\n" for line in lines)))
 
     def table(self, unit: str = "pairs") -> Table:
-        """Returns the report: counts, shares, the first example of each reason."""
+        """Returns the report as a table: number and share of items read, kept, and dropped by reason; an example."""
         rows = [(f"{unit} read", self.read, ""), (f"{unit} kept", self.kept, "")]
         rows += [(f"dropped: {reason}", count, self.examples[reason]) for reason, count in self.dropped.most_common()]
         return Table(
@@ -83,23 +84,24 @@ class FilterReport:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> FilterReport:
-        """Makes a report of the counts that `to_dict` returned; it has no examples."""
+        """Returns a report with the counts that `to_dict` returned, and empty examples."""
         dropped = Counter(values["dropped"])
         return cls(values["kept"], dropped, dict.fromkeys(dropped, ""))
 
 
 class Seen:
-    """A set of 64-bit hashes in sorted arrays: 8 bytes each, and while two arrays are joined up to a 64th more.
+    """A set of 64-bit hashes in sorted arrays: 8 bytes each, and at most a 64th more while two arrays are merged.
 
     Two of n different pairs have the same hash, so that the second is dropped wrongly, with a probability below
     n^2 / 2^65: 1 in 90,000 for 20 million pairs, 1 in 3,700 for 100 million.
     """
 
     def __init__(self) -> None:
-        self._parts: list[list[np.ndarray]] = [[] for _ in range(64)]  # arrays of hashes with the same first six bits
+        # Element i: sorted arrays of the hashes whose first six bits are the number i.
+        self._parts: list[list[np.ndarray]] = [[] for _ in range(64)]
 
     def add(self, hashes: np.ndarray) -> np.ndarray:
-        """Adds hashes, uint64 (n,); returns which are new, of equal ones the first alone: bool (n,)."""
+        """Adds hashes, uint64 (n,); returns which of them are new, bool (n,): of equal ones at most the first."""
         values, firsts = np.unique(hashes, return_index=True)
         starts = np.searchsorted(values, np.arange(64, dtype=np.uint64) << np.uint64(58)).tolist()
         new = np.zeros(len(hashes), bool)
@@ -114,14 +116,14 @@ class Seen:
             arrays.append(part[fresh])
             while len(arrays) > 1 and len(arrays[-2]) < 4 * len(arrays[-1]):
                 joined = np.concatenate(arrays[-2:])
-                joined.sort(kind="stable")  # a stable sort is quick where two arrays are sorted
+                joined.sort(kind="stable")  # fast: NumPy's stable sort merges two sorted runs
                 arrays[-2:] = [joined]
         return new
 
 
 @dataclass(frozen=True)
 class PairFilter(Section):
-    """Rules for what is dropped from a training corpus.
+    """A filter for training corpora: drops pairs and sentences that break one of its rules.
 
     Call it with pairs or sentences: it yields those that stay, one by one, in order; rules that compare two sides do
     not apply to sentences. Words are `words.words`: of a side without spaces characters.
@@ -150,7 +152,7 @@ class PairFilter(Section):
         report = report if report is not None else FilterReport()
         seen, iterator, size = Seen(), iter(items), 1
         while some := list(islice(iterator, size)):
-            size = min(2 * size, _MOST)  # begins with one, so that endless streams yield at once
+            size = min(2 * size, _MOST)  # 1 at first, so that a slow stream's first item is yielded at once
             passed, hashes = self.passing(some, report)
             kept = [some[number] for number in passed]
             fresh = seen.add(hashes).tolist() if self.drop_duplicates else [True] * len(kept)
@@ -162,7 +164,7 @@ class PairFilter(Section):
                 yield item
 
     def passing(self, items: Sequence[Item], report: FilterReport) -> tuple[list[int], np.ndarray]:
-        """Returns the numbers of items that pass all rules but duplicates, and for drop_duplicates their hashes."""
+        """Returns the indices of items that pass all rules but duplicates, and if `drop_duplicates` their hashes."""
         passed = []
         for number, item in enumerate(items):
             if reason := self.reason(*texts_of(item)):
@@ -173,7 +175,7 @@ class PairFilter(Section):
         return passed, np.frombuffer(b"".join(_hash(texts_of(items[number])) for number in hashed), np.uint64)
 
     def reason(self, *texts: str) -> str | None:
-        """Returns why a pair, or a sentence, is dropped, or None; duplicates are not looked at."""
+        """Returns the reason to drop a pair or a sentence, or None; does not look for duplicates."""
         sides = [words(text) for text in texts]
         least, most = min(map(len, sides)), max(map(len, sides))
         if self.drop_empty and least == 0:
@@ -191,26 +193,27 @@ class PairFilter(Section):
 
 
 def plain(text: str) -> str:
-    """Returns the words of a text in small letters, without punctuation: by these sentences are compared."""
+    """Returns a text in lower case without punctuation: sentences with the same result count as the same."""
     return " ".join(_WORD.findall(text.lower()))
 
 
 @dataclass(frozen=True)
 class HeldOut(PairFilter):
-    """A filter that also drops pairs with a side that, but for case and punctuation, is in a set that is scored."""
+    """A filter that also drops pairs one side of which is also a side of a development or test set, by `plain`."""
 
-    digest: str = ""  # of the sets
-    held: tuple[frozenset[str], ...] = field(default=(), repr=False)  # of source and target
+    digest: str = ""  # digest of the development and test sets
+    # The sources and the targets of the sets, each as `plain` returns it.
+    held: tuple[frozenset[str], ...] = field(default=(), repr=False)
 
     def reason(self, *texts: str) -> str | None:
-        """Returns why a pair is dropped, or None; sentences of one language are not compared with the sets."""
+        """Returns the reason to drop a pair or a sentence, or None; only pairs are compared with the scored sets."""
         if len(texts) > 1 and any(plain(text) in own for text, own in zip(texts, self.held)):
             return "in a development or test set"
         return super().reason(*texts)
 
 
 class Overlap:
-    """Counts the pairs of sets that a corpus holds; of the corpus nothing is kept in memory."""
+    """Counts the sentences and pairs of `sets` that also occur in a corpus, as the corpus is streamed."""
 
     def __init__(self, sets: Mapping[str, Sequence[Pair]]) -> None:
         self.sets = sets
@@ -224,7 +227,7 @@ class Overlap:
         self._found: dict[str, list[set[int]]] = defaultdict(lambda: [set() for _ in range(6)])
 
     def watched(self, corpus: Iterable[Pair]) -> Iterator[Pair]:
-        """Yields the pairs of a corpus, and counts those of the sets among them, for `messages`."""
+        """Yields the pairs of a corpus unchanged; counts which pairs of the sets occur in it, for `messages`."""
         sources, targets = self._letters
         for pair in corpus:
             if _letters(pair[0]) in sources or _letters(pair[1]) in targets:
@@ -240,8 +243,8 @@ class Overlap:
                 numbers.update([number] if is_one else [])
 
     def messages(self) -> Iterator[str]:
-        """Yields what the corpus holds of each set: sources, targets and whole pairs, exactly and as `plain`; then
-        forgets the counts."""
+        """Yields a message for each set that shares sentences with the corpus: how many of its sources, targets and
+        pairs, exactly and by `plain`; resets the counts."""
         for name, kinds in self._found.items():
             counts = ["{:,} sources, {:,} targets, {:,} pairs".format(*map(len, own)) for own in (kinds[:3], kinds[3:])]
             some = sorted(kinds[5] or kinds[3] | kinds[4])[:_SHOWN]
@@ -259,12 +262,12 @@ def _letters(text: str) -> bytes:
 
 
 def texts_of(item: Item) -> tuple[str, ...]:
-    """Returns the texts of a pair, or of a sentence."""
+    """Returns a pair as it is, (source, target), and a sentence as the tuple (sentence,)."""
     return (item,) if isinstance(item, str) else item
 
 
 def _hash(texts: tuple[str, ...]) -> bytes:
-    # The first length tells "ab" + "c" from "a" + "bc".
+    # The first text's length is hashed too, so that ("ab", "c") and ("a", "bc") differ.
     text = f"{len(texts[0])} {''.join(texts)}"
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 

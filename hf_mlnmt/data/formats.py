@@ -1,7 +1,7 @@
-"""Formats of files by the endings of their names, and messages about files whose format is not read here.
+"""Tells the format of a file by the ending of its name, and makes the messages that refuse other formats.
 
-Code that opens text asks here (lines.py, documents/, the server). A file whose ending is in no table, such as the
-language in a.en, is lines of text; where an ending in a table may be a language too, the file's first bytes decide.
+Code that opens text uses these functions (lines.py, documents/, the server). A file whose ending is in no table, such
+as the language in a.en, is lines of text; where an ending in a table may be a language too, its first bytes decide.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ TABLES = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
 DOCUMENTS = (
     *(".html", ".htm", ".xhtml", ".md", ".markdown", ".srt", ".vtt", ".po", ".pot"),
     *(".xlf", ".xliff", ".sdlxliff", ".mqxliff", ".docx", ".pptx", ".xlsx", ".odt", ".odp", ".epub", ".ass", ".sbv"),
-    *(".properties", ".resx", ".strings", ".stringsdict", ".arb", ".ts", ".php", ".yml", ".yaml"),  # texts of programs
+    # Files with the messages of a program.
+    *(".properties", ".resx", ".strings", ".stringsdict", ".arb", ".ts", ".php", ".yml", ".yaml"),
 )
-UNTRANSLATED = {"new", "needs-translation", "initial"}  # states of XLIFF whose target is but a copy of the source
+UNTRANSLATED = {"new", "needs-translation", "initial"}  # XLIFF's states of units whose target is no translation
 _REFUSED = {
     "says where each letter stands on a page, not what a sentence is. Give the document that the PDF was made from "
     "(.docx, .odt, .html), or its text: pdftotext FILE.pdf FILE.txt": "pdf",
@@ -50,7 +51,7 @@ _REFUSED = {
     "holds words with their analyses. Take its sentences out": "conll conllu",
 }
 REFUSED = {f".{ending}": reason for reason, endings in _REFUSED.items() for ending in endings.split()}
-# Endings that may also be a language or a name of one's own: the first bytes of a file of that format.
+# Ending that may also be a language code or part of a name -> the pattern that a file of that format begins with.
 _BEGINS = {
     ".ps": rb"%!PS",
     ".org": rb"#\+|\*+ ",
@@ -58,7 +59,7 @@ _BEGINS = {
     ".lrc": rb"\[(\w\w:|\d+:\d)",
     ".smi": rb"(?i)<SAMI\b",
 }
-# How a document begins whose ending may also be that of lines of text, or of another format.
+# Ending of a document that other files may have too -> the pattern that such a document begins with.
 _DOCUMENTS_BEGIN = {
     ".ts": rb"<(\?xml|!DOCTYPE TS|TS)\b",
     ".arb": rb"\{",
@@ -72,12 +73,12 @@ _ANYHOW = "If it is text all the same, a sentence a line: translate --format tex
 
 
 def format_of(path: Path) -> str:
-    """Returns a file's suffix in lower case, without that of a packer after it: .tsv of a.tsv.xz."""
+    """Returns a file's last suffix but those of compression, in lower case: .tsv for a.tsv.xz; "" if it has none."""
     return next((suffix for suffix in map(str.lower, reversed(path.suffixes)) if suffix not in PACKERS), "")
 
 
 def refusal(name: str | Path, start: bytes | None = None) -> str | None:
-    """Returns the message about a file whose format, by its ending, is not read here; None for other files.
+    """Returns the error message for a file whose ending is of a format that this package cannot read; else None.
 
     start: the file's first bytes, which tell endings that may be languages; without it these are not refused.
     """
@@ -89,13 +90,14 @@ def refusal(name: str | Path, start: bytes | None = None) -> str | None:
 
 
 def is_document_by(ending: str, start: bytes | None) -> bool:
-    """Returns whether a file of a document's ending is one, where others may have that ending, by how it begins."""
+    """Returns whether a file whose ending is in DOCUMENTS is a document. If files of other formats have that ending
+    too, the file's first bytes decide."""
     begins = _DOCUMENTS_BEGIN.get(ending)
     return begins is None or bool(start and re.match(begins, _text(start)))
 
 
 def no_lines(path: Path, form: Form, start: bytes | None = None) -> str | None:
-    """Returns the message about a file that is no lines of text, by its ending or first bytes; None for other files."""
+    """Returns the error message for a file that is not lines of text, by its ending or first bytes; else None."""
     ending, anyhow = format_of(path), _ANYHOW.format(path.name)
     if form in ("any", "xml"):
         return None
@@ -117,7 +119,7 @@ def no_lines(path: Path, form: Form, start: bytes | None = None) -> str | None:
 
 
 def check_output(path: str | Path, *inputs: str | Path) -> None:
-    """Raises UserError for an output of lines whose name has another format's ending, unless an input has it too."""
+    """Raises UserError if lines of text would be written to a name with another format's ending that no input has."""
     ending = format_of(Path(path))
     if ending in {*map(format_of, map(Path, inputs))}:
         return
@@ -130,7 +132,7 @@ _NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 def in_xml(text: str) -> str:
-    """Returns a text as XML has it, without the characters that it cannot have."""
+    """Returns a text escaped for XML (&amp; &lt; &gt;), without the control characters that XML forbids."""
     return escape(_NO_XML.sub("", text), quote=False)
 
 

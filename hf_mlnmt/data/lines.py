@@ -19,17 +19,17 @@ from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.data.formats import Form, no_lines
 
 MAX_CHARACTERS = 20_000
-# C0 and C1 without tab; U+0085 (next line) comes from Windows files and is white space to Python. Surrogates are halves
-# of characters that JSON may hold alone, and UTF-8 and the tokenizers never.
+# Control characters that are refused: C0 and C1, but for tab and U+0085 (next line), which is white space to Python.
+# Surrogates are refused too: these halves of characters occur in JSON, but neither UTF-8 nor tokenizers can have them.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
-# The same characters but \n as bytes of UTF-8, for whole blocks: several times faster. Surrogates are no UTF-8.
+# The control characters of _CONTROL but \n, as UTF-8 bytes: a search in whole blocks is several times faster.
 _CONTROL_BYTES, _CONTROL_PAIR = bytes([*range(9), *range(11, 32), 127]), re.compile(rb"\xc2[\x80-\x84\x86-\x9f]")
-_AT_ONCE = 1 << 20  # bytes read at once
+_AT_ONCE = 1 << 20  # bytes that count_text reads at once
 REMEDY = (
     "Mend the file, or drop such lines with their partners: --bad-lines drop of --pair, in a recipe bad_lines: drop."
 )
 
-# First bytes of a file: how text is packed, and what a file is that is no text at all.
+# First bytes of a file -> how its text is packed, or what the file is if it is not text.
 _PACKED = {
     rb"\x1f\x8b": "gz",
     rb"BZh[1-9]1AY&SY": "bz2",
@@ -50,11 +50,11 @@ _NO_TEXT = {
     rb"\xfe\xff": "UTF-16 text: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)",
 }
 _TAR = slice(257, 262)
-OF_MACOS = re.compile(r"__MACOSX/|(.*/)?(\.DS_Store$|\._)")  # names that macOS adds to any archive
+OF_MACOS = re.compile(r"__MACOSX/|(.*/)?(\.DS_Store$|\._)")  # files that macOS adds to archives, which are skipped
 
 
 def read_lines(path: str | Path, remedy: str = "Mend the file.", **what: Any) -> Iterator[str]:
-    """Yields the lines of a UTF-8 file without their ends, empty ones included. what: options of `checked_blocks`.
+    """Yields the lines of a UTF-8 file without line ends, empty lines too. what: further arguments of `checked_blocks`.
 
     Raises: UserError for a line with invalid UTF-8, NUL or another control character, or of too many characters, with
         its number; `remedy` ends the message. For a bad file as `checked_blocks`.
@@ -63,7 +63,7 @@ def read_lines(path: str | Path, remedy: str = "Mend the file.", **what: Any) ->
 
 
 def checked_lines(path: str | Path, remedy: str | None, **what: Any) -> Iterator[tuple[str, str | None]]:
-    """Yields each line of `checked_blocks`, and what is wrong with it or None."""
+    """Yields (line, what is wrong with it or None) for each line of a file, by the arguments of `checked_blocks`."""
     for lines, problem in checked_blocks(path, remedy, **what):
         yield from zip(lines, repeat(problem))
 
@@ -76,7 +76,7 @@ def checked_blocks(
     may_be_empty: bool = False,
     form: Form = "lines",
 ) -> Iterator[tuple[list[str], str | None]]:
-    """Yields (good lines, None), as many as are read at once, and ([bad line], what is wrong with it).
+    """Yields a file's lines in order: (list of good lines read at once, None), or ([bad line], what is wrong with it).
 
     The file is plain, or packed as gz, bz2, xz, zst or a zip of one file: told by its first bytes, not by its name. A
     line ends at \\n or \\r\\n and nowhere else (not at U+2028, as str.splitlines would have it). A byte-order mark is
@@ -107,7 +107,8 @@ def checked_blocks(
 
 @contextmanager
 def open_text(path: Any, form: Form = "any") -> Iterator[io.BufferedReader]:
-    """Opens a text file (Path or zipfile.Path), unpacked while its bytes are read. Raises: as `checked_blocks`."""
+    """Opens a text file (Path or zipfile.Path) to read its bytes, unpacked on the way. Raises: UserError if it is
+    missing, damaged or not text."""
     if path.is_dir():
         raise UserError(f"{path}: this is a folder; a file is expected.")
     try:
@@ -133,7 +134,7 @@ def open_text(path: Any, form: Form = "any") -> Iterator[io.BufferedReader]:
             if problem := no_lines(path, form, start[:200]):
                 raise UserError(problem)
             yield text
-        except Exception as error:  # every packer has errors of its own
+        except Exception as error:  # each compression library raises other exceptions
             packed = packed or ("zip" if isinstance(path, zipfile.Path) else None)
             if packed is None or isinstance(error, UserError):
                 raise
@@ -141,7 +142,7 @@ def open_text(path: Any, form: Form = "any") -> Iterator[io.BufferedReader]:
 
 
 class Counted(NamedTuple):
-    """Counts over a text file's content, or, if not `whole`, over its beginning: lines, CRC-32, bytes."""
+    """Lines, CRC-32 (`checksum`) and bytes (`size`) of a file's unpacked content; if not `whole`, of its beginning."""
 
     lines: int
     checksum: int
@@ -239,5 +240,5 @@ def problem_in(text: str, max_characters: int = MAX_CHARACTERS) -> str | None:
 
 
 def reason_of(problem: str) -> str:
-    """Returns a problem without its particulars, as a reason under which it is counted."""
+    """Returns the kind of a problem, under which reports count it: "invalid UTF-8" without byte and column."""
     return problem.split(":")[0].split(" (")[0]

@@ -1,4 +1,4 @@
-"""Addresses, numbers, tags and placeholders: parts of a source that its translation must have unchanged.
+"""Finds addresses, numbers, tags and placeholders: parts of a source that its translation must have unchanged.
 
 `Kept` finds the parts that `keep` names, by names of PATTERNS or regular expressions. Documents put back parts that a
 translation lacks (`kept`, `lost`), always. `with_placeholders` makes training pairs in which tokens stand for parts.
@@ -22,19 +22,19 @@ _FORMAT = (
     r"%(?:\([^()\s]+\)|<\w+>|\d+\$)?[-+\#0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?"
     r"(?:(?:hh?|ll?|[zjtLqv])?[diouxXeEfFgGcrsaApPj@]|<?PRI\w+>?)"
 )
-# Letters and digits are those of ASCII: a Chinese character may stand beside each of these.
+# \w, \d match ASCII alone, so that a part is found beside a Chinese character too.
 PATTERNS = {
     "url": r"https?://[!-~]*[\w/#=&-] | www\.[!-~]*[\w/]",
     "email": r"(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+",
     "number": rf"(?<!\w){_NUMBER}(?!\w)",
     "tag": r"</?[A-Za-z\d][^<>]*>",
-    # Of programs: {name}, {{name}}, ${x}, $x, %{x}; C, Python, Ruby, Objective C; %1% of Boost, %name% of Symfony,
-    # %1 and %n of Qt, @count of Drupal, :name of Laravel.
+    # Placeholders in programs: {name}, {{name}}, ${x}, $x, %{x}; %s and the like of C, Python, Ruby, Objective C;
+    # placeholders of libraries: Boost %1%, Symfony %name%, Qt %1 and %n, Drupal @count, Laravel :name.
     "placeholder": rf"\{{\{{[^{{}}\s]*\}}\}} | [$%]?\{{[^{{}}\s]*\}} | {_FORMAT}(?:(?!\w)|(?=x%)) | %\w+% | %%"
     r"| %(?:\d+\$)?\#@\w+@ | (?<![\w%])%L?(?:\d{1,2}|n)(?![\w%]) | (?<![\w@:%!.])[@:%!][a-z_]{2,}(?![\w@:%]|\.\w)"
     r"| (?<![\w$])\$[A-Za-z_]\w*(?![\w$])",
 }
-# All formats of programs that begin with %, and Lisp's, only to see whether source and translation have the same.
+# All format directives that begin with %, and Lisp's: only to compare a source's with its translation's.
 _STRICT = re.compile(
     r"%(?:\([^()\s]*\)|\{[^{}\s]*\}|<\w+>)?[ ]?[-+\#0'\d$*.,:]*(?:<?PRI\w+>?|(?:hh?|ll?|[zjtLqIv])?[A-Za-z@%<>]?)"
     r"| \{[^{}\s]*\} | \$\w+ | (?<!\w)~[A-Za-z%]",
@@ -44,35 +44,35 @@ _PLACEHOLDERS = re.compile(PATTERNS["placeholder"], re.VERBOSE | re.ASCII)
 _KEPT = re.compile(
     rf"""{PATTERNS["url"]} | {PATTERNS["email"]} | {PATTERNS["placeholder"]} | </?\d+\s*/?> | <\w+/>"""
     r"""| (?<![\w-])[\w-]++\.(?:x?html?|xml|json|csv|txt|pdf|docx?|png|jpe?g|gif|svg|zip|py)(?!\w)"""  # files
-    r"""| (?<!\w)(?: [A-Z]+-?\d[A-Z\d-]*+(?!\w) | \w*[^\W_]_[^\W_]\w* )"""  # codes: A4, COVID-19, snake_case
+    r"""| (?<!\w)(?: [A-Z]+-?\d[A-Z\d-]*+(?!\w) | \w*[^\W_]_[^\W_]\w* )"""  # codes such as A4, COVID-19, snake_case
     rf"""| (?P<number>{PATTERNS["number"]})""",
     re.VERBOSE | re.ASCII,
 )
-# The sign before an access key's letter: &File, E&xit (Qt, Windows), _Open, E_xit (GTK), ~Edit (LibreOffice).
+# The sign that marks an access key's letter: &File, E&xit (Qt, Windows), _Open, E_xit (GTK), ~Edit (LibreOffice).
 KEY = re.compile(
     r"(?<![\w&])&(?=[^\W\d_])(?!\w+;)|(?<=\w)&(?=[a-z])(?!\w+;)|(?<!\w)[_~](?=[^\W\d_])|(?<=\b[A-Z])_(?=[a-z])"
 )
-_KEY_BEHIND = re.compile(r"\s?\([&_~]\w\)")  # an access key behind the text, as in Chinese and Japanese
-NO_LINES = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # line ends for str.splitlines, not for gettext
-_LONGEST = 1000  # most characters of a regular expression
-_MOST = 100  # most patterns
-_REPEATS = 10_000  # most copies of a part: the product of the numbers in its repeats, as {3}
-_SECONDS, _A_CHARACTER = 2.0, 1e-5  # most seconds of processor time to find all parts, and more for each character
+_KEY_BEHIND = re.compile(r"\s?\([&_~]\w\)")  # an access key after the text, as in Chinese: (&F)
+NO_LINES = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # str.splitlines ends lines here, gettext does not
+_LONGEST = 1000  # most characters of a user's regular expression
+_MOST = 100  # most patterns that a user may give
+_REPEATS = 10_000  # the greatest product allowed of the numbers in a pattern's repeats, such as {3}
+_SECONDS, _A_CHARACTER = 2.0, 1e-5  # most processor time to find parts: 2 s plus 10 us a character
 
 
 def kept(text: str) -> Iterator[tuple[str, int, int]]:
-    """Yields (part, start, end) of each part to keep; of a number its digits, since separators differ by language."""
+    """Yields (text, start, end) of each part to keep; of a number only its digits, as separators differ by language."""
     for match in _KEPT.finditer(text):
         yield re.sub(r"\D", "", match[0]) if match["number"] else match[0], match.start(), match.end()
 
 
 def placeholders(text: str, strict: bool = False) -> list[str]:
-    """Returns the placeholders in a program's text; strict: all that formatting by C, Python or Lisp would read."""
+    """Returns the placeholders in a program's message; strict: everything that C, Python or Lisp would read as one."""
     return [match[0] for match in (_STRICT if strict else _PLACEHOLDERS).finditer(text)]
 
 
 def lost(source: str, translation: str) -> Counter[str]:
-    """Counts the parts to keep of a source that its translation lacks."""
+    """Counts the parts (`kept`) of a source that are missing in its translation: {part: how often}."""
     wanted = Counter(name for name, *_ in kept(source))
     if not wanted:
         return wanted
@@ -81,12 +81,12 @@ def lost(source: str, translation: str) -> Counter[str]:
 
 
 def has_words(text: str) -> bool:
-    """Returns whether a text has letters beside what is kept: something to translate."""
+    """Returns whether a text has letters outside of its parts to keep (`kept`), which are to be translated."""
     return any(map(str.isalpha, _KEPT.sub("", text)))
 
 
 class Part(NamedTuple):
-    """A part of a text to keep, where it is, the pattern it matches, and the token that a model reads for it, or ""."""
+    """A part of a text to keep: text[start:end], the pattern it matches, and the token that stands for it, or ""."""
 
     text: str
     start: int
@@ -96,7 +96,7 @@ class Part(NamedTuple):
 
 
 def checked_patterns(given: Any, what: str) -> list[str]:
-    """Returns the patterns of a name, a regular expression, names with commas between them, or a list of such.
+    """Returns a list of the patterns in `given`: a regular expression, names with commas between them, or a list.
 
     Raises: UserError for anything else, and for a regular expression that cannot be compiled, or matches no character.
     """
@@ -120,7 +120,7 @@ def checked_patterns(given: Any, what: str) -> list[str]:
 
 
 def _compiled(pattern: str, what: str) -> Any:
-    import regex  # its search can be limited in time
+    import regex  # unlike re, this module can limit the time of a search
 
     if pattern in PATTERNS:
         return regex.compile(PATTERNS[pattern], regex.VERBOSE | regex.ASCII)
@@ -142,7 +142,7 @@ def _compiled(pattern: str, what: str) -> Any:
 
 
 class Kept:
-    """Finds the parts of texts that match one of some patterns."""
+    """Finds the parts of texts that match a pattern: a name of PATTERNS or a regular expression."""
 
     def __init__(self, patterns: Iterable[str], what: str = "keep"):
         self.what = what
@@ -179,7 +179,7 @@ class Kept:
 
 
 def replaced(text: str, parts: Iterable[Part]) -> str:
-    """Returns the text with each of its parts, given in order, replaced by its token; parts without one stay."""
+    """Returns a text with its `parts`, given in order, replaced by their tokens; parts without a token stay."""
     pieces, end = [], 0
     for part in parts:
         pieces += [text[end : part.start], part.token or part.text]
@@ -188,15 +188,15 @@ def replaced(text: str, parts: Iterable[Part]) -> str:
 
 
 def whole(part: str) -> re.Pattern[str]:
-    """Returns a pattern that matches a part in a text, not inside a word of ASCII letters and digits."""
+    """Returns a pattern that finds `part` in a text, but not inside a longer word of ASCII letters and digits."""
     before, behind = (r"(?<!\w)" * part[0].isalnum(), r"(?!\w)" * part[-1].isalnum())
     return re.compile(before + re.escape(part) + behind, re.ASCII)
 
 
 def with_placeholders(pairs: Iterable[tuple[str, str]], placeholders: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields the pairs; in every other pair with such parts, those on both sides are replaced by their tokens.
+    """Yields the pairs; in every other pair with parts on both sides that match a pattern, tokens replace these parts.
 
-    placeholders: {token: pattern}. So a model learns both the tokens and the parts themselves.
+    placeholders: {token: pattern}. A model so learns both the tokens and the parts themselves.
     """
     find, turn = Kept(placeholders.values(), "data.placeholders"), False
     tokens = {pattern: token for token, pattern in placeholders.items()}
@@ -221,8 +221,8 @@ def _take(left: Counter[tuple[str, str]], part: Part) -> bool:
 
 
 def without_key(*texts: str) -> list[str] | None:
-    """Returns messages of a program and its translation without the signs of their keys (&File); None where the first
-    one has no key or several."""
+    """Returns a program's message and its translation without the signs of access keys (&File); None unless the message
+    has exactly one."""
     if len(KEY.findall(texts[0])) != 1:
         return None
     bare = [_KEY_BEHIND.sub("", text) for text in texts]
@@ -230,7 +230,8 @@ def without_key(*texts: str) -> list[str] | None:
 
 
 def forms_of(header: str) -> list[set[int]]:
-    """Returns, of some numbers, which of them each plural form of a catalogue is for; [] where its header has none."""
+    """Returns for each plural form of a gettext catalogue which of the numbers 0 to 199 take it; [] if `header` has no
+    rule. Raises: UserError for a rule that cannot be read."""
     if not (told := re.search(r"nplurals=(\d+);\s*plural=([^;\\]+)", header)):
         return []
     numbers: list[set[int]] = [set() for _ in range(min(int(told[1]), 10))]

@@ -1,6 +1,6 @@
-"""Text before the tokenizer and after decoding: Moses tokens, normal punctuation, lower case; recorded as JSON.
+"""Processes text before the tokenizer and after decoding: Moses tokens, normalised punctuation, lower case.
 
-Also encoding text as ids (`Side`, `Encoder`), in this process or in several (`in_processes`). Heavy packages are not
+Also encodes text as ids (`Side`, `Encoder`), in this process or in several (`in_processes`). Heavy packages are not
 imported here, since each of those processes would import them.
 """
 
@@ -46,21 +46,22 @@ class TextProcessing(Section):
 
     @property
     def identity(self) -> bool:
-        """Returns whether text is left as it is."""
+        """Returns whether `apply` and `undo` leave every text unchanged."""
         return not (self.moses or self.normalize or self.lowercase)
 
     def apply(self, text: str) -> str:
-        """Returns the processed text, which the tokenizer reads."""
-        text = text if self.identity else unicodedata.normalize("NFC", without_invisible(text))  # Moses splits marks
+        """Returns a raw text normalised, tokenised and lower-cased as this object says: the tokenizer's input."""
+        # Letters are joined with combining marks (NFC), because Moses splits separate marks from them.
+        text = text if self.identity else unicodedata.normalize("NFC", without_invisible(text))
         if self.normalize:
             text = _moses("PunctNormalizer", self.language).normalize(text)
         if self.moses:
-            # Escapes (&apos; for ') serve phrase-table files; for subwords they are noise.
+            # Moses' escapes (&apos; for ') are left out: they are needed in phrase tables only.
             text = _moses("Tokenizer", self.language).tokenize(text, return_str=True, escape=False)
         return lower(text, self.language) if self.lowercase else text
 
     def undo(self, text: str) -> str:
-        """Returns raw text for text that the tokenizer decoded."""
+        """Returns a decoded text as raw text: joins Moses' tokens, if `moses` is set."""
         if not self.moses:
             return text
         return _moses("Detokenizer", self.language).detokenize(text.split(), unescape=False)
@@ -84,7 +85,7 @@ def save_processing(folder: str | Path, processing: Mapping[str, TextProcessing]
 
 
 def load_processing(folder: str | Path) -> dict[str, TextProcessing]:
-    """Read text_processing.json into {"source": ..., "target": ...}; a side that it does not name is left alone.
+    """Read text_processing.json into {"source": ..., "target": ...}; a side that it does not name is not processed.
 
     Raises: UserError for a broken file, an unknown key or a wrong value.
     """
@@ -103,13 +104,13 @@ def moses_languages() -> set[str]:
     return set(NonbreakingPrefixes().available_langs.values())
 
 
-MANY = 20  # chunks from which on other processes are started
-_IDLE = 60  # seconds, after which a process ends whose starter was killed
+MANY = 20  # fewer chunks are encoded in this process, without others
+_IDLE = 60  # seconds without work after which a worker ends, as when its parent was killed
 
 
 def cut(backend: Backend, texts: Sequence[str]) -> list[list[int]]:
-    """Returns the ids of texts without invisible characters; a "</s>" or "<2de>" in them is text, not the token.
-    Characters that the vocabulary lacks are replaced (`joined`, `spelt`), also where it has bytes."""
+    """Returns the subword ids of each text. A "</s>" or "<2de>" in a text is read as text, not as the token. Characters
+    that the vocabulary lacks are first replaced (`joined`, `spelt`), unless the tokenizer is a byte-level BPE."""
     backend.encode_special_tokens = True
     if backend.token_to_id("\u0120") is None:
         if not backend.normalizer or backend.normalizer.normalize_str("e\u0301") != "\xe9":
@@ -120,7 +121,7 @@ def cut(backend: Backend, texts: Sequence[str]) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Side:
-    """Encodes raw texts of one side: its processing, its tokenizer, and the ids in front of every text."""
+    """Encodes raw texts of one side: processes them, cuts them into ids by `cut`, puts the ids `front` before each."""
 
     processing: TextProcessing
     cut: Callable[[Sequence[str]], Sequence[Any]]
@@ -137,8 +138,8 @@ class Side:
 
 
 class EncodedChunk(NamedTuple):
-    """The result of a chunk: what its filter dropped, which items passed, their hashes (as of `PairFilter.passing`),
-    and of each side ids and lengths."""
+    """An encoded chunk: the filter's report; indices and hashes (`PairFilter.passing`) of the items that passed; and
+    for each side the ids of all these items, concatenated, and their lengths."""
 
     report: FilterReport
     passed: list[int]
@@ -185,12 +186,13 @@ class Encoder:
 
 @contextmanager
 def in_processes(encoder: Encoder, count: int) -> Iterator[Callable[[Sequence[Any]], Iterable[EncodedChunk]]]:
-    """Context manager: yields a function that encodes chunks in order, in so many processes.
+    """Context manager: yields a function that encodes chunks by `encoder` in `count` processes, in order.
 
-    Few chunks are encoded in this process, and so are those of a tokenizer that cannot be pickled. Raises: UserError
+    It encodes in this process if there are few chunks, or the tokenizer cannot be pickled. Raises: UserError
     where a process dies.
     """
-    from joblib.externals.loky import ProcessPoolExecutor  # multiprocessing's would run a user's script again in each
+    # loky is used, because multiprocessing would run the user's script again in each process.
+    from joblib.externals.loky import ProcessPoolExecutor
 
     pool, waiting = None, list[Any]()
     try:
@@ -222,7 +224,7 @@ def in_processes(encoder: Encoder, count: int) -> Iterator[Callable[[Sequence[An
             pool.shutdown()
 
 
-_job = b""  # in a process started to encode: its pickled encoder
+_job = b""  # in a worker process: the pickled Encoder that it uses
 
 
 def _begin(job: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Training pairs whose words are cut anew in every epoch by BPE-dropout: merges are left out by chance.
+"""A training set whose words are segmented anew in every epoch by BPE-dropout, which leaves merges out at random.
 
 Reference: Provilkov, Emelianenko and Voita 2020, "BPE-Dropout: Simple and Effective Subword Regularization", ACL,
 algorithm 1. The tokenizers library has it too, but draws from a generator that cannot be seeded; training here must
@@ -21,12 +21,12 @@ from hf_mlnmt.data.encoded import Examples, Rows, interleaved, places
 from hf_mlnmt.data.subwords import BYTES
 from hf_mlnmt.data.training_set import GOLDEN, Corpora, TrainingSet, mixed
 
-SPACE = "▁"  # begins a word
-_AT_ONCE = 1000  # pairs that are read at once
+SPACE = "▁"  # the character that begins the first piece of each word
+_AT_ONCE = 1000  # pairs that are read from the corpora at once
 
 
 class BPEDropout:
-    """Splits encoded sentences of a BPE tokenizer of ours into words, and cuts words at random.
+    """Splits encoded sentences of a BPE tokenizer of ours into words, and cuts words into subwords at random.
 
     A word here is what the pre-tokenizer leaves: a run of letters and digits, or of other characters, with the mark of
     its beginning. Ids in, ids out, without the text. Special tokens, language codes and bytes stay as they are.
@@ -59,7 +59,7 @@ class BPEDropout:
         return unicodedata.category(token.lstrip(SPACE)[0])[0] in "LMN" if token.strip(SPACE) else None
 
     def words(self, ids: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        """Yields the words of an encoded sentence in order, as their ids now; each of `_fixed` is a word by itself."""
+        """Yields the words of an encoded sentence, tuples of ids; a special token, code or byte is a word by itself."""
         word: list[int] = []
         kind: bool | None = None
         for index in ids:
@@ -74,7 +74,7 @@ class BPEDropout:
             yield tuple(word)
 
     def cut(self, word: Sequence[int], rng: random.Random) -> list[int]:
-        """Draws a segmentation of a word of `words`."""
+        """Draws a segmentation of a word, one that `words` yields, by BPE-dropout; returns its ids."""
         if word[0] in self._fixed:
             return list(word)
         pieces = [self._characters[character] for index in word for character in self._tokens[index]]
@@ -82,7 +82,7 @@ class BPEDropout:
             best: tuple[int, int] | None = None
             for place in range(len(pieces) - 1):
                 merge = self._merges.get((pieces[place], pieces[place + 1]))
-                # Of the merges that are not left out the first learnt is made: draw only where it could win.
+                # Of the merges not left out, the one learnt first is made: draws only for merges learnt before `best`.
                 if merge and (best is None or merge[0] < best[0]) and rng.random() >= self.rate:
                     best, joined = (merge[0], place), merge[1]
             if best is None:
@@ -100,8 +100,8 @@ def _bpe(tokenizer: PreTrainedTokenizerBase) -> dict:
     raise UserError("BPE-dropout needs a BPE tokenizer made by hf-mlnmt: train one, or leave data.bpe_dropout out.")
 
 
-CUTS = 16  # segmentations drawn of every distinct word; an epoch picks one of them for each place the word stands at
-VARIANTS = 32  # segmentations of the whole corpus; later epochs use them again
+CUTS = 16  # segmentations drawn of every distinct word; each occurrence of the word gets one of them, by a hash
+VARIANTS = 32  # segmentations of the whole corpus, which epochs use in turn
 
 
 class Resegmented(TrainingSet):
@@ -147,7 +147,7 @@ class Resegmented(TrainingSet):
 
     @property
     def distinct(self) -> int:
-        """Returns the number of pairs, however they are cut."""
+        """Returns the number of pairs of the corpora; a pair in all its segmentations counts once."""
         return len(self.corpora)
 
     def gather(self, indices: np.ndarray) -> Examples:
@@ -160,7 +160,8 @@ class Resegmented(TrainingSet):
         return interleaved(parts, np.searchsorted(present, variants))
 
     def choose(self, epoch: int) -> np.ndarray:
-        """Returns the indices that make up an epoch: int64, as many as `corpora` shows in it."""
+        """Returns the indices of an epoch's items, int64: the pairs that `corpora` chooses, in the epoch's
+        segmentation; as they are if too long in it, or after the first `epochs` epochs."""
         drawn = self.corpora.choose(epoch)
         chosen = np.arange(len(self.corpora)) if drawn is None else drawn[:]
         if self.epochs is not None and epoch >= self.epochs:
@@ -172,7 +173,7 @@ class Resegmented(TrainingSet):
         return np.where(longest > self.max_length, chosen, cut)
 
     def describe(self) -> str:
-        """Describes the pairs, and how often merges are left out."""
+        """Returns a text for a log: what `corpora` describes, the rate of BPE-dropout, and the epochs that use it."""
         first = "" if self.epochs is None else f" in the first {self.epochs} epoch(s)"
         return f"{self.corpora.describe()}, BPE-dropout {self.rate:g}{first}"
 
@@ -187,7 +188,7 @@ class _Words:
         self.pieces, self.starts = np.zeros(0, np.int32), np.zeros(1, np.int64)
 
     def number(self, word: tuple[int, ...]) -> int:
-        """Returns the number of a word; draws the segmentations of a new word."""
+        """Returns the index of a word among the distinct words; adds a new word and draws its segmentations."""
         if word not in self.numbers:
             self.numbers[word] = len(self.numbers)
             for _ in range(CUTS):
@@ -196,7 +197,8 @@ class _Words:
         return self.numbers[word]
 
     def finish(self) -> None:
-        """Turns the lists into arrays: cut c of word w is pieces[starts[CUTS * w + c] : starts[CUTS * w + c + 1]]."""
+        """Makes arrays after the last word was added: segmentation c of word w is then
+        pieces[starts[CUTS * w + c] : starts[CUTS * w + c + 1]]."""
         self.pieces, self.starts = np.array(self._pieces, np.int32), np.array(self._starts, np.int64)
 
 
@@ -221,7 +223,7 @@ class _Side:
         return CUTS * self.numbers[places] + drawn.astype(np.int64)
 
     def rows(self, indices: np.ndarray, variant: int) -> Rows:
-        """Returns the ids of sentences in a variant, int32."""
+        """Returns the ids of the sentences `indices` in segmentation number `variant`, int32."""
         counts = self.bounds[indices + 1] - self.bounds[indices]
         cuts = self._cuts(places(self.bounds[indices], counts), variant)
         starts = self.words.starts[cuts]
@@ -230,7 +232,7 @@ class _Side:
         return Rows(pieces, np.add.reduceat(lengths, np.cumsum(counts) - counts))
 
     def lengths(self, variant: int) -> np.ndarray:
-        """Returns the number of subwords of every sentence in a variant: int32 (pairs,)."""
+        """Returns the number of subwords of each sentence in segmentation number `variant`: int32 (pairs,)."""
         cuts = self._cuts(np.arange(len(self.numbers)), variant)
         ends = np.concatenate([[0], np.cumsum(self.words.starts[cuts + 1] - self.words.starts[cuts])])
         return np.diff(ends[self.bounds]).astype(np.int32)

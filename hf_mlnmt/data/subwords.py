@@ -1,4 +1,4 @@
-"""Training a BPE or unigram tokenizer that plain AutoTokenizer loads.
+"""Trains a BPE or unigram tokenizer that AutoTokenizer loads without this package.
 
 What normalisation does (and so what decoding cannot bring back): Unicode NFC; every run of white space (tabs, newlines,
 no-break and other Unicode spaces) and of U+2581, the mark of a word's beginning, becomes one space; none is kept at the
@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 PAD, EOS, UNK, BOS, MASK = SPECIAL_TOKENS = ("<pad>", "</s>", "<unk>", "<s>", "<mask>")
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 MAX_LENGTH = 1024  # model_max_length; a tokenizer saved with a model gets the model's max_position_embeddings
-DIGITS = "digits"  # the value of `keep` by which each digit is a piece
+DIGITS = "digits"  # the value in train_tokenizer's `keep` that makes each digit a piece
 _MOST = 10**6
-_ORDINARY = 256  # most characters of an alphabet, but those of syllables or of many languages together
-_DECIMALS = 5  # decimals that a unigram model's scores are rounded to: sums in another order differ less
-_RARE = 3  # times in a text; rarer characters get no entry if there are too many
+_ORDINARY = 256  # up to so many different characters, rare ones are never left out
+_DECIMALS = 5  # a unigram's scores are rounded to so many decimals, because sums depend on their order
+_RARE = 3  # characters that occur fewer times get no entry where there are too many characters
 # Pieces never join letters or digits with punctuation, so "house." and "house" share one.
 _PUNCTUATION = r"▁?[^▁\p{L}\p{M}\p{N}]+"
 
@@ -48,7 +48,8 @@ def train_tokenizer(
     tags: Sequence[str] = (),
     keep: Sequence[str] = (),
 ) -> PreTrainedTokenizerFast:
-    """Trains a tokenizer on an iterable of lines (never held), or on those that a function returns at each call.
+    """Trains a tokenizer on lines of text: an iterable, or a function that returns one at each call. Lines are not held
+    in memory, but for those of an iterator for a unigram with `alphabet_limit`.
 
     `vocab_size` counts everything: 5 special tokens, a code `<2xx>` for each of `languages`, the 256 bytes when
     `byte_fallback`, the alphabet and the learnt pieces; less comes out when the text is too small for more.
@@ -80,7 +81,7 @@ def train_tokenizer(
         bos_token=BOS,
         mask_token=MASK,
         extra_special_tokens=codes,
-        split_special_tokens=True,  # "</s>" in a text is text
+        split_special_tokens=True,  # "</s>" in a text is read as text, not as the token
         model_max_length=MAX_LENGTH,
         clean_up_tokenization_spaces=False,
     )
@@ -112,7 +113,7 @@ def _check_sizes(vocab_size: int, alphabet_limit: int | None, reserved: int, byt
             f"{', or switch byte_fallback off' if byte_fallback else ''}."
         )
     for name, value in {"vocab_size": vocab_size, "alphabet_limit": alphabet_limit or 0}.items():
-        if value > _MOST:  # the tokenizers library makes room for all of them, or ends the process
+        if value > _MOST:  # the tokenizers library allocates memory for every entry, or aborts the process
             raise UserError(f"{name}: {value} is more than a million, the most that a tokenizer has here.")
 
 
@@ -121,7 +122,7 @@ def _learn(kind: Kind, texts: Iterable[str] | Callable[[], Iterable[str]], asked
     train = _train_bpe if kind == "bpe" else _train_unigram
     once = not callable(texts) and iter(texts) is texts
     read = texts if callable(texts) else texts.__iter__
-    limit, most = asked.limit, None  # with more characters than `most`, trains again without rare ones
+    limit, most = asked.limit, None  # most: with more characters, training restarts without the rare ones
     if limit is not None and kind == "unigram":
         read, most = list(read()).__iter__ if once else read, 0
     elif limit is None and asked.byte_fallback and not once:
@@ -146,7 +147,7 @@ def _learn(kind: Kind, texts: Iterable[str] | Callable[[], Iterable[str]], asked
 
 
 def code_of(language: str) -> str:
-    """Returns the code token of a language: "de" -> "<2de>"."""
+    """Returns the code token of a language: "de" -> "<2de>". Raises: UserError for a name that cannot be a code."""
     if not re.fullmatch(r"[A-Za-z0-9]+([_-][A-Za-z0-9]+)*", language):
         raise UserError(
             f"language '{language}': a code of letters, digits, '-' and '_' is expected, such as de or pt-BR."
@@ -190,7 +191,7 @@ def _prepare(model: Any, keep: Sequence[str]) -> Tokenizer:
         [normalizers.NFC(), normalizers.Replace(Regex(r"[\s▁]+"), " "), normalizers.Strip(), *kept]
     )
     alone = [r"▁?[\x{F0000}-\x{FFFFD}]"] * bool(kept) + [r"▁?\p{N}"] * (DIGITS in keep) + [_PUNCTUATION]
-    # "always": text after a language code begins a word like any other.
+    # "always": a text after a language code begins with the mark of a word, too.
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Metaspace(prepend_scheme="always"),
@@ -241,7 +242,7 @@ def _train_bpe(texts: Iterable[str], asked: _Asked) -> Any:
     )  # type: ignore[call-arg]
     trained.train_from_iterator(texts, trainer)
     learnt = json.loads(trained.to_str())["model"]
-    # Rebuilt, because as special tokens the bytes would be skipped in decoding and found in raw text.
+    # Builds the model anew: bytes, if they were special tokens, would be skipped in decoding and found in raw text.
     merges = [tuple(merge) for merge in learnt["merges"]]
     return BPE(learnt["vocab"], merges, unk_token=UNK, byte_fallback=asked.byte_fallback, fuse_unk=False)
 
@@ -260,7 +261,7 @@ def _train_unigram(texts: Iterable[str], asked: _Asked) -> Any:
     )  # type: ignore[call-arg]
     try:
         trained.train_from_iterator(texts, trainer)
-    except BaseException as error:  # a panic of the Rust side derives from BaseException alone
+    except BaseException as error:  # a panic in Rust is a BaseException, no Exception
         if isinstance(error, (KeyboardInterrupt, SystemExit, UserError, _Crowded)):
             raise
         raise UserError(
@@ -268,7 +269,7 @@ def _train_unigram(texts: Iterable[str], asked: _Asked) -> Any:
         ) from error
     learnt = json.loads(trained.to_str())["model"]["vocab"]
     pieces = _in_one_order({piece: round(score, _DECIMALS) for piece, score in learnt if piece != UNK})
-    # No text reaches the reserved entries: the pre-tokenizer cuts it at "<" and ">".
+    # Reserved entries may have any score: no text is cut into them, since the pre-tokenizer cuts it at "<" and ">".
     vocabulary = [(token, 0.0) for token in asked.reserved] + pieces
     return Unigram(vocabulary, unk_id=SPECIAL_TOKENS.index(UNK), byte_fallback=asked.byte_fallback)
 

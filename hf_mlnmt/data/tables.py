@@ -1,4 +1,4 @@
-"""Rows of tables and of files side by side: tsv and csv, with quotes or without, a header that names the sides."""
+"""Reads pairs from tables (tsv, csv with quotes, with or without a header), and tuples of lines from parallel files."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ _HEADERS = [("source", "target"), ("src", "tgt"), ("src", "trg")]
 
 
 def read_table(spec: Any, path: Path, report: FilterReport) -> Iterator[Pair]:
+    """Yields the pairs of a .tsv or .csv file, as its `spec` says. Raises: UserError for a bad row or column."""
     columns = [(spec.columns or {"source": 1, "target": 2})[side] for side in SIDES]
     numbers = [column - 1 for column in columns] if all(isinstance(column, int) for column in columns) else None
     if numbers and min(numbers) < 0:
         raise UserError(f"{path}: columns are counted from 1, so {columns} cannot be; 1 is the first.")
-    width = 2 if spec.columns is None and spec.bad_lines == "drop" else 0  # 0: that of the first row
+    # The number of columns that each row must have; 0: as many as the first row has.
+    width = 2 if spec.columns is None and spec.bad_lines == "drop" else 0
     may_look_quoted, is_first = format_of(path) != ".csv", True
     for number, cells, problem in rows(spec, path):
         where = f"{path}, line {number}"
@@ -51,7 +53,7 @@ def read_table(spec: Any, path: Path, report: FilterReport) -> Iterator[Pair]:
             continue
         pair = cells[numbers[0]], cells[numbers[1]]
         if may_look_quoted and (quoted := next(filter(_looks_quoted, pair), None)):
-            may_look_quoted = False  # it is said once
+            may_look_quoted = False  # the warning is given once for a file
             said = "%s: a field looks quoted, as spreadsheets write it, and is read as it stands: %.60s. Name the file "
             log.warning(said + ".csv to read what is between the quotes (tabs may separate fields).", where, quoted)
         yield pair
@@ -70,7 +72,7 @@ def _width(cells: list[str], numbers: list[int], spec: Any, where: str) -> int:
 
 
 def rows(spec: Any, path: Path) -> Iterator[tuple[int, list[str], str | None]]:
-    """Yields for each row the number of its first line, its cells, and what is wrong with its lines, or None."""
+    """Yields for each row of a file (number of its first line, its cells, what is wrong with its lines or None)."""
     lines = checked_lines(path, None if spec.bad_lines == "drop" else REMEDY, form="any")
     if format_of(path) != ".csv":
         for number, (line, problem) in enumerate(lines, start=1):
@@ -80,7 +82,7 @@ def rows(spec: Any, path: Path) -> Iterator[tuple[int, list[str], str | None]]:
         separator_of(path),
         1,
         deque[tuple[str, str | None]](),
-    )  # lines that a broken row took beyond its first
+    )  # ahead: the lines after the first one of a broken row, which are read again
     taken: list[tuple[str, str | None]] = []
 
     def take() -> Iterator[str]:
@@ -95,7 +97,7 @@ def rows(spec: Any, path: Path) -> Iterator[tuple[int, list[str], str | None]]:
             cells = [cell.replace("\n", " ") for cell in row]
         except StopIteration:
             return
-        except csv.Error as error:  # a quote that is not closed takes all lines up to the next one
+        except csv.Error as error:  # without a closing quote, the row has taken all lines up to the next one
             cells, broken = [taken[0][0]], f"broken quoting ({error})"
             ahead.extendleft(reversed(taken[1:]))
             del taken[1:]
@@ -104,13 +106,13 @@ def rows(spec: Any, path: Path) -> Iterator[tuple[int, list[str], str | None]]:
 
 
 def separator_of(path: Path) -> str:
-    """Returns a csv file's separator: of comma, semicolon and tab the first that cuts each of 20 rows in two, or else
-    in equally many, or else is in row 1. (csv.Sniffer takes the comma of "Hello, you;Hallo, du".)"""
+    """Returns a csv file's separator: of comma, semicolon and tab the first that cuts each of the first 20 rows in two
+    cells, else into equally many, else that is in row 1. (csv.Sniffer takes the comma of "Hello, you;Hallo, du".)"""
     head = [line for line, _ in islice(checked_lines(path, None, form="any"), 20)]
     signs = ",;\t"
     try:
         widths = {sign: {len(row) for row in csv.reader(head, delimiter=sign) if any(row)} for sign in signs}
-    except csv.Error:  # a field of a hundred thousand characters
+    except csv.Error:  # a field is longer than the csv module allows
         widths = {}
     even = [sign for sign, of_rows in widths.items() if len(of_rows) == 1 and of_rows != {1}]
     even.sort(key=lambda sign: widths[sign] != {2})
@@ -125,7 +127,7 @@ def _looks_quoted(text: str) -> bool:
 
 
 def refuse(problem: str, where: str, example: str, spec: Any, report: FilterReport, more: str = "") -> None:
-    """Raises UserError for a row that is no pair, or counts it with `bad_lines: drop`."""
+    """Raises UserError for a row that is no pair; with `bad_lines: drop` counts it in the report instead."""
     if spec.bad_lines != "drop":
         raise UserError(f"{where}: {problem}.{more} {REMEDY}")
     report.drop(reason_of(problem), example)
@@ -136,7 +138,8 @@ def _header(cells: list[str], spec: Any, where: str) -> list[int] | None:
 
     Raises: UserError where that cannot be told.
     """
-    names = [re.sub(r"^([a-z]{2,3})[-_][a-z]{2,4}$", r"\1", cell.strip().lower()) for cell in cells]  # en-US is en
+    # Regions are dropped from language codes: en-US becomes en.
+    names = [re.sub(r"^([a-z]{2,3})[-_][a-z]{2,4}$", r"\1", cell.strip().lower()) for cell in cells]
     languages = [tuple(spec.languages[side].lower() for side in SIDES)] if spec.languages else []
     for source, target in [*_HEADERS, *languages]:
         if source in names and target in names:
@@ -154,13 +157,13 @@ def _header(cells: list[str], spec: Any, where: str) -> list[int] | None:
 
 def looks_like_header(words: Sequence[str]) -> bool:
     """Returns whether two cells or more are codes or English names of languages ("en", "German"), or names of sides."""
-    if sum(0 < len(word) <= 12 for word in words) < 2:  # before an import that takes long
+    if sum(0 < len(word) <= 12 for word in words) < 2:  # decides most rows without the slow import below
         return False
     from sacremoses.corpus import NonbreakingPrefixes
 
     known = {*NonbreakingPrefixes().available_langs}
     anyhow = known.union(*_HEADERS)
-    # Codes in small letters only: "No" and "Is" are words of a sentence.
+    # Codes count in lower case only, because "No" and "Is" may be words of a sentence.
     return sum(word in known or (len(word) > 2 and word.lower() in anyhow) for word in words) >= 2
 
 
@@ -171,7 +174,7 @@ def _position(column: str, header: list[str], where: str) -> int:
 
 
 def side_by_side(paths: Sequence[Path], drop: bool, report: FilterReport, remedy: str = REMEDY) -> Iterator[Any]:
-    """Yields a tuple of line i of each file, for every i; with `drop` leaves out, and counts, those with a bad line.
+    """Yields for every i the tuple of line i of each file; with `drop` leaves out, and counts, tuples with a bad line.
 
     Raises: UserError for a bad line, and for files of different lengths.
     """

@@ -1,4 +1,4 @@
-"""The tokenizers of a model folder: training (see subwords.py), saving, loading, language codes, ids, statistics."""
+"""Trains (see subwords.py), saves, loads and checks the tokenizers of a model folder; encodes and decodes by them."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ class Tokenizers:
 
     @classmethod
     def of_languages(cls, each: dict[str, PreTrainedTokenizerBase]) -> Tokenizers:
-        """Makes Tokenizers with one for each language; `source` and `target`, asked for special tokens, are the first
-        one."""
+        """Returns Tokenizers with one for each language; `source` and `target`, asked for special tokens, are the first
+        language's."""
         first = next(iter(each.values()))
         return cls(first, first, each=dict(each))
 
     def between(self, source: str | None, target: str | None) -> Tokenizers:
-        """Returns the tokenizers of two languages; the same for all, unless every language has its own, or the model is
-        told them.
+        """Returns the tokenizers to use for two languages: those of these languages if every language has its own, what
+        `tell` returns if the model is told its languages, else this object.
 
         Raises: UserError for a language without one, or without a code, listing those there are.
         """
@@ -101,17 +101,17 @@ class Tokenizers:
         return list({id(tokenizer): tokenizer for tokenizer in every}.values())
 
     def by_name(self) -> dict[str, PreTrainedTokenizerBase]:
-        """Returns every tokenizer by its language or side; a joint one is the source's."""
+        """Returns {language, or "source" or "target": tokenizer}; a joint tokenizer is named "source" only."""
         sides = {"source": self.source} if self.joint else {"source": self.source, "target": self.target}
         return self.each or sides
 
     def told(self) -> dict[str, Any]:
-        """Returns how the languages are told, for digests: ids in front of a source, codes of the tokenizers."""
+        """Returns how sources tell the languages, for digests: ids before each source, codes set on the tokenizers."""
         codes = [getattr(self.source, name, None) for name in ("src_lang", "tgt_lang")]
         return ({"front": list(self.front)} if self.front else {}) | ({"codes": codes} if any(codes) else {})
 
     def language_ids(self) -> dict[str, int]:
-        """Returns the languages that the source's tokenizer has codes for, and the codes' ids."""
+        """Returns {language: the id of its code} of the source's tokenizer; {} if it has no language codes."""
         languages = [] if self.each else languages_of(self.source)
         ids: Any = self.source.convert_tokens_to_ids([code_of(language) for language in languages])
         return dict(zip(languages, ids, strict=True))
@@ -121,8 +121,8 @@ class Tokenizers:
         return {language: len(tokenizer) for language, tokenizer in self.each.items()}
 
     def save(self, folder: str | Path, code: bool = False) -> None:
-        """Writes tokenizers and processing into a model folder; `code`: and the code of a tokenizer class that
-        Transformers lacks. Sets model_max_length to the model's max_position_embeddings, if config.json has them."""
+        """Writes tokenizers and processing into a model folder; `code`: also the Python code of the tokenizer's class.
+        Sets model_max_length to the model's max_position_embeddings, if config.json has them."""
         longest = read_part(Path(folder), CONFIG).get("max_position_embeddings")
         for tokenizer in self.distinct():
             tokenizer.model_max_length = longest or tokenizer.model_max_length
@@ -136,8 +136,8 @@ class Tokenizers:
     def encode_source(
         self, texts: Sequence[str], language: str | None = None, tag: str | None = None
     ) -> list[np.ndarray]:
-        """Encodes raw source texts to int32 ids with </s>; a tag and the code of `language` (the target's) are put in
-        front."""
+        """Encodes raw source texts to int32 ids with </s>; puts the `tag` and the code of `language` (the target's)
+        before them, if given."""
         return list(Rows(*self._side("source", self.source, self._front(language, tag))(texts)))
 
     def encode_target(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -145,13 +145,13 @@ class Tokenizers:
         return list(Rows(*self._side("target", self.target)(texts)))
 
     def sides(self, language: str | None = None, tag: str | None = None) -> dict[str, Side]:
-        """Returns {side: what encodes its raw texts}, for this or other processes."""
+        """Returns {"source": Side, "target": Side}, which encode raw texts as `encode_source` and `encode_target`."""
         source = self._side("source", self.source, self._front(language, tag))
         return {"source": source, "target": self._side("target", self.target)}
 
     def _side(self, side: str, tokenizer: Any, front: Sequence[int] = ()) -> Side:
         how: Any = partial(encode, tokenizer, target=side == "target")
-        if type(tokenizer) is PreTrainedTokenizerFast:  # its encoding needs the tokenizers library alone
+        if type(tokenizer) is PreTrainedTokenizerFast:  # encodes by the tokenizers library alone
             how = partial(cut, own_copy(tokenizer).backend_tokenizer)
         return Side(self.processing[side], how, tuple(front))
 
@@ -167,7 +167,7 @@ class Tokenizers:
         return [*ids, *self.front]
 
     def decode_target(self, ids: Any) -> list[str]:
-        """Decodes a batch of generated ids to raw text, the processing undone."""
+        """Decodes a batch of generated ids to raw texts: decodes the ids, then undoes the text processing."""
         undo = self.processing["target"].undo
         return [undo(text) for text in self.target.batch_decode(ids, skip_special_tokens=True)]
 
@@ -193,8 +193,8 @@ def digest_of(tokenizer: PreTrainedTokenizerBase, size: int | None = None) -> st
 
 
 def identity_of(tokenizer: Any, around: bool = True) -> str:
-    """Returns text that is equal for two tokenizers that give the same ids; without `around`, also for two that differ
-    only in the tokens they put around a text."""
+    """Returns a text to compare tokenizers by: if it is equal, they return the same ids; without `around`, the same but
+    for tokens that they add around a text."""
     if isinstance(tokenizer, PreTrainedTokenizerFast):
         text = tokenizer.backend_tokenizer.to_str()
         return text if around else json.dumps({**json.loads(text), "post_processor": None}, sort_keys=True)
@@ -202,7 +202,8 @@ def identity_of(tokenizer: Any, around: bool = True) -> str:
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], target: bool = False) -> list[np.ndarray]:
-    """Encodes texts to int32 ids, with what the tokenizer adds (</s>), never truncated, without invisible characters.
+    """Encodes texts to int32 ids, with the tokens that the tokenizer adds (</s>). Invisible characters are dropped; no
+    text is truncated.
 
     With a tokenizer of ours, a "</s>" or "<2de>" that stands in the text is text, not the token.
     Another model's tokenizer is called as it is, with `text_target` for targets. Nothing is set on the tokenizer, and
@@ -211,14 +212,15 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], target: boo
     tokenizer, texts = own_copy(tokenizer), [without_invisible(text) for text in texts]
     if type(tokenizer) is PreTrainedTokenizerFast:
         return [np.array(ids, np.int32) for ids in cut(tokenizer.backend_tokenizer, texts)]
-    if tokenizer.convert_tokens_to_ids("\u0120") in (None, tokenizer.unk_token_id):  # no byte-level BPE
+    # Composes characters (NFC), unless the tokenizer is a byte-level BPE, which has U+0120 in its vocabulary.
+    if tokenizer.convert_tokens_to_ids("\u0120") in (None, tokenizer.unk_token_id):
         texts = joined(texts, tokenizer.get_vocab)
     options = {"text_target": texts} if target else {"text": texts}
     return [np.array(ids, np.int32) for ids in tokenizer(**options, truncation=False, verbose=False)["input_ids"]]
 
 
 def decode(tokenizer: PreTrainedTokenizerBase, sequences: Sequence[list[int]]) -> list[str]:
-    """Decodes sequences of ids, without special tokens; those of a fast tokenizer all at once, outside of Python."""
+    """Decodes sequences of ids to texts without special tokens; a fast tokenizer decodes all of them in one call."""
     plain = type(tokenizer) is PreTrainedTokenizerFast and "decode" not in vars(tokenizer)
     if plain and not tokenizer.clean_up_tokenization_spaces:
         return tokenizer.backend_tokenizer.decode_batch(sequences, skip_special_tokens=True)
@@ -245,7 +247,7 @@ def _backend_of_its_own(backend: Any) -> Any:
     added = backend.get_added_tokens_decoder()
     for special, tokens in groupby(added.values(), key=lambda token: token.special):
         (copy.add_special_tokens if special else copy.add_tokens)(list(tokens))
-    if copy.get_added_tokens_decoder() != added:  # some ids between them are missing
+    if copy.get_added_tokens_decoder() != added:  # other ids, as some between them are missing
         copy = Backend.from_str(backend.to_str())
         copy.no_padding()
         copy.no_truncation()
@@ -253,7 +255,7 @@ def _backend_of_its_own(backend: Any) -> Any:
 
 
 def language_code(language: str, tokenizer: PreTrainedTokenizerBase | None = None) -> str:
-    """Returns the code token of a language: "de" -> "<2de>". UserError where the tokenizer lacks it."""
+    """Returns the code token of a language: "de" -> "<2de>". Raises: UserError if the `tokenizer` given lacks it."""
     code = code_of(language)
     if tokenizer is not None and code not in tokenizer.get_added_vocab():
         known = languages_of(tokenizer)
@@ -263,7 +265,7 @@ def language_code(language: str, tokenizer: PreTrainedTokenizerBase | None = Non
 
 
 def check_whole(tokenizers: Tokenizers, placeholders: Iterable[str]) -> None:
-    """Raises: UserError when a tokenizer, or the processing of text before it, does not leave a placeholder whole."""
+    """Raises UserError if a tokenizer cuts one of the placeholders, or if text processing before it changes one."""
     for token in placeholders:
         for tokenizer in tokenizers.distinct():
             texts = {processing.apply(f"x {token}") for processing in tokenizers.processing.values()}
@@ -282,7 +284,7 @@ def save_tokenizers(
     processing: dict[str, TextProcessing] | None = None,
     code: bool = False,
 ) -> None:
-    """Write tokenizers and text processing into a model folder, beside what is there.
+    """Writes tokenizers and text processing into a model folder, whose other files stay.
 
     `source` (or the joint one) lies in the folder itself, `target` in target_tokenizer/. Files of an earlier call that
     no longer apply are removed. `code`: also what Transformers loads a TranslationTokenizer by without this package.
@@ -314,7 +316,7 @@ def _save(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def load_tokenizers(folder: str | Path, trust_remote_code: bool = False) -> Tokenizers:
-    """Read what `Tokenizers.save` wrote; a folder or Hub name with one tokenizer of another kind loads as joint.
+    """Loads the tokenizers and text processing of a folder or Hub name; a single tokenizer is used for both sides.
 
     Raises UserError when there is none, when a file is broken, or when config.json says that the model has another.
     """
@@ -348,22 +350,22 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
             f"{folder}: no tokenizer there (tokenizer.json). Give a model folder, or train one: hf-mlnmt tokenizer."
         )
     try:
-        # With an empty config: the folder's code may have a class of its own for it, which is not this package's.
+        # Gives an empty config, since the config class in the folder's code would differ from this package's.
         how = {"config": PreTrainedConfig()} if trust_remote_code and read_part(folder, CONFIG).get("auto_map") else {}
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code, **how)
-        ours = hasattr(tokenizer, "text_processing")  # this class, or its published code
+        ours = hasattr(tokenizer, "text_processing")  # a TranslationTokenizer of this package or of published code
         tokenizer = own_copy(tokenizer, PreTrainedTokenizerFast if ours else None)
-        # How and from what it was loaded, which Transformers would save.
+        # Drops the options that it was loaded with, which Transformers would save otherwise.
         for name in ("is_local", "local_files_only", *([PARTS, "auto_map"] if ours else [])):
             tokenizer.init_kwargs.pop(name, None)
-        tokenizer("\uffff")  # fails here where the vocabulary lacks what unknown characters become
+        tokenizer("\uffff")  # fails now if the vocabulary has no entry for unknown characters
     except (UserError, KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # the Rust side panics or raises bare Exception; a missing file is a TypeError
+    except BaseException as error:  # Rust panics or raises Exception; a missing file is a TypeError
         for name in TOKENIZERS:
-            read_part(folder, name)  # its message names file and key
+            read_part(folder, name)  # raises a UserError that names file and key
         why = "a file of it is missing" if isinstance(error, TypeError) else first_line(error)
-        if "trust_remote_code" in str(error):  # an argument of Transformers, for a Hub name
+        if "trust_remote_code" in str(error):  # an argument of from_pretrained in Transformers' message
             why = "it is made by code in this folder, which is run with --trust-remote-code alone"
         if not any(path for name in ("tokenizer.json", "*.spm", "*.model", "vocab*") for path in folder.glob(name)):
             why = "tokenizer.json is missing, and so is any other file with a vocabulary"
@@ -375,7 +377,10 @@ def _load(folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
 
 @dataclass
 class Statistics:
-    """Counts over a text; special tokens (</s>) are not counted. Words are `words.words`."""
+    """Counts of a text: lines, words (`words.words`), subwords, unknown subwords, bytes; subwords of the longest line.
+
+    Special tokens (</s>) are not counted.
+    """
 
     lines: int = 0
     words: int = 0
@@ -386,7 +391,7 @@ class Statistics:
 
 
 def statistics(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Statistics:
-    """Counts words, subwords, unknown and byte pieces over an iterable of lines (read once)."""
+    """Counts the words, subwords, unknown subwords and byte subwords of `texts`, an iterable of lines."""
     counts, vocabulary, lines = Statistics(), tokenizer.get_vocab(), iter(texts)
     byte_ids = np.array([vocabulary[byte] for byte in BYTES if byte in vocabulary], np.int32)
     special = np.array(list({*tokenizer.all_special_ids} - {tokenizer.unk_token_id}), np.int32)
@@ -411,8 +416,8 @@ def with_mask(tokenizers: Tokenizers) -> Tokenizers:
 
 
 def check_vocabulary(name: str, config: Any, source: Any, target: Any) -> None:
-    """Raises: UserError when a tokenizer has more entries than the model of this config has embeddings, or is alone
-    where the model has two vocabularies."""
+    """Raises: UserError when a tokenizer has more entries than the model of this config has embeddings, or if
+    there is one tokenizer for a model with two vocabularies."""
     _check_size(f"{name}: the source tokenizer", source, config.vocab_size)
     rows = getattr(config, "decoder_vocab_size", None) or config.vocab_size
     if target is not source:
@@ -440,19 +445,19 @@ def _check_size(which: str, tokenizer: Any, rows: int) -> None:
     entries = size_of(tokenizer)
     if entries > rows:
         raise UserError(f"{which} has {entries} entries, the model {rows} embeddings. {_OF_TWO_MODELS}")
-    if -(-entries // _ROUNDED) * _ROUNDED < rows:  # vocabularies are rounded up for fast products
+    if -(-entries // _ROUNDED) * _ROUNDED < rows:  # embeddings are rounded up to a multiple of _ROUNDED
         log.warning("%s has %d entries, the model %d embeddings. %s", which, entries, rows, _OF_TWO_MODELS)
 
 
 _OF_TWO_MODELS = "They are not of one model: train or download both together."
 
 
-# What a tokenizer puts around a text: </s> behind it, or <s> before it
+# Functions that test or set the tokens that a tokenizer adds: </s> after a text, or <s> before it
 
 
 def begin_texts(folder: str | Path) -> None:
     """Makes the tokenizer in a language model's folder put <s> before a text and nothing after it, so that `generate`
-    and a text-generation pipeline continue the text. Of two vocabularies the target's is the model's.
+    and a text-generation pipeline continue the text. Of two tokenizers, the target's is the model's.
 
     A tokenizer of another kind than ours stays as it is.
     """
@@ -465,7 +470,7 @@ def begin_texts(folder: str | Path) -> None:
 
 
 def read_masks(folder: str | Path) -> None:
-    """Makes the tokenizer in an encoder's folder read <mask> in a text as the token, as a fill-mask pipeline needs."""
+    """Sets the tokenizer in an encoder's folder to read <mask> in a text as the mask token, for fill-mask pipelines."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.split_special_tokens = False
     tokenizer.save_pretrained(folder)
@@ -480,7 +485,7 @@ def ending(tokenizers: Tokenizers) -> Tokenizers:
 
 
 def with_end(tokenizers: Tokenizers, name: str, tell: Callable[[str], None], told: bool = False) -> Tokenizers:
-    """Makes tokenizers that add no token to a text put </s> after it, and says so by `tell`; returns the tokenizers.
+    """Makes tokenizers that add no token to a text put </s> after it, with a note by `tell`; returns the tokenizers.
 
     told: whether the training tells the model languages, by the codes of its own tokenizer.
 
@@ -488,7 +493,7 @@ def with_end(tokenizers: Tokenizers, name: str, tell: Callable[[str], None], tol
     """
     for tokenizer in tokenizers.distinct():
         if told and hasattr(tokenizer, "src_lang"):
-            continue  # it puts codes and </s> around a text
+            continue  # such a tokenizer adds codes and </s>
         check_untold(tokenizer, name)
         around = [*encode(tokenizer, [""])[0], *encode(tokenizer, [""], target=True)[0]]
         if tokenizer.eos_token_id is None:
@@ -506,7 +511,7 @@ def with_end(tokenizers: Tokenizers, name: str, tell: Callable[[str], None], tol
 
 
 def check_untold(tokenizer: Any, name: str) -> None:
-    """Raises UserError for a tokenizer that adds codes of languages, as M2M100's does, if another model uses it."""
+    """Raises UserError for a tokenizer that adds language codes to a text, which only its own model reads (M2M100)."""
     if hasattr(tokenizer, "src_lang"):
         raise UserError(
             f"{name}: its tokenizer puts codes of languages around a text, as its own model alone reads them (M2M100, "
@@ -529,7 +534,7 @@ def _surround(tokenizer: Any, template: str, token: str, number: int) -> None:
     )
 
 
-# Trained by the command line
+# Functions of the command that trains tokenizers (hf-mlnmt tokenizer)
 
 Sides = Mapping[str, Sequence[Path]]
 REMEDY = "Mend the file, or leave such lines out: --bad-lines drop."
@@ -566,7 +571,10 @@ def sides_of(
 def processing_of(
     source_language: str | None, target_language: str | None, moses: bool, normalize: bool, lowercase: bool
 ) -> dict[str, TextProcessing]:
-    """Returns both sides' text processing from a command's options. Raises UserError where it needs the languages."""
+    """Returns {side: its text processing} from a command's options.
+
+    Raises: UserError for Moses' processing without languages, and for languages without any processing.
+    """
     named = {"source": source_language, "target": target_language}
     if (moses or normalize) and not all(named.values()):
         raise UserError("--moses and --normalize depend on the language: give --from and --to.")
@@ -599,7 +607,7 @@ def train_on_files(
 
 
 def report_table(trained: Tokenizers, sides: Sides, check: Sequence[Path], read: LineReader, title: str) -> Table:
-    """Makes a row for each file: sizes, subwords a word, rates of unknown and byte pieces, the longest line."""
+    """Returns a table with a row for each file: sizes, subwords a word, rates of <unk> and bytes, the longest line."""
     numbers = ("vocabulary", "lines", "words", "subwords", "subwords/word", "<unk>", "bytes", "longest")
     rows: list[list[str]] = []
     read_of = [(side, path) for side, paths in sides.items() for path in paths]

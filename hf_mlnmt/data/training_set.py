@@ -1,4 +1,4 @@
-"""Training sets of tasks: examples, their lengths on each side, and which of them make up an epoch.
+"""Training sets: they return a task's examples, the examples' lengths on each side, and the choice for each epoch.
 
 `Corpora` are several encoded corpora as one; which pairs an epoch shows follows from weights or a temperature, as a
 pure function of (seed, epoch). `at_ratios` shows parallel and synthetic pairs at a ratio 1:r.
@@ -26,9 +26,9 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.corpus import CorpusSpec
 from hf_mlnmt.data.encoded import Encoded, Examples, Lengths, interleaved
 
-LARGE = 1 << 21  # so many numbers, or more, are not permuted as a whole
+LARGE = 1 << 21  # a range of this size or above is never permuted as a whole (`Scattered`)
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, splitmix64's step
-_DRAWN = 6  # number of the shuffled copy that is drawn from, so that other draws by the same seed differ
+_DRAWN = 6  # `Drawn` draws from shuffled copy number 6 on; `draw` with the same seed begins with copy 0
 
 
 def mixed(values: np.ndarray | np.uint64) -> np.ndarray:
@@ -41,7 +41,7 @@ def mixed(values: np.ndarray | np.uint64) -> np.ndarray:
 
 
 def scattered(places: np.ndarray, size: int, draws: np.random.Generator) -> np.ndarray:
-    """Returns where a drawn permutation of range(size) puts these places: int64, without computing the others.
+    """Returns the numbers to which a random permutation of range(size) maps `places`, int64; computes only these.
 
     A Feistel network permutes numbers of an even count of bits (Luby and Rackoff 1988); what comes out at `size` or
     above goes through it again (Black and Rogaway 2002).
@@ -59,7 +59,7 @@ def scattered(places: np.ndarray, size: int, draws: np.random.Generator) -> np.n
 
 
 class Indices(Protocol):
-    """A row of int64 numbers, indexed by arrays or slices: an array, or an object that computes them when asked."""
+    """A sequence of int64 numbers, indexed by arrays or slices: an array, or an object that computes the items."""
 
     def __len__(self) -> int: ...
 
@@ -67,9 +67,9 @@ class Indices(Protocol):
 
 
 class Scattered(Indices):
-    """`count` numbers, from place `first` on, of endless copies of range(size), each permuted by (seed, its number).
+    """Numbers `first` to `first + count` of an endless row of copies of range(size), copy i permuted by (seed, i).
 
-    No number is held in memory.
+    They are computed when indexed, not held in memory.
     """
 
     def __init__(self, size: int, seed: int, first: int, count: int) -> None:
@@ -80,7 +80,7 @@ class Scattered(Indices):
 
     def __getitem__(self, places: Any) -> np.ndarray:
         copies, within = np.divmod(self.first + as_places(places, self.count), self.size)
-        if self.count == self.size and self.first % self.size == 0:  # a whole copy: its order does not matter
+        if self.count == self.size and self.first % self.size == 0:  # exactly one whole copy: its order does not matter
             return within
         for copy in np.unique(copies).tolist():
             inside = copies == copy
@@ -89,8 +89,8 @@ class Scattered(Indices):
 
 
 def shuffled(size: int, seed: int, first: int, count: int) -> Indices:
-    """Returns `count` numbers, from place `first` on, of an endless row of shuffled copies of range(size), each
-    shuffled by (seed, its number): a sorted array, or `Scattered` of a `LARGE` range."""
+    """Returns the numbers `first` to `first + count` of an endless row of copies of range(size), copy i shuffled by
+    (seed, i): as a sorted array, or from a size of LARGE on as `Scattered`."""
     if size >= LARGE:
         return Scattered(size, seed, first, count)
     last, parts = first + count, []
@@ -103,7 +103,8 @@ def shuffled(size: int, seed: int, first: int, count: int) -> Indices:
 
 
 def as_places(indices: Any, count: int) -> np.ndarray:
-    """Returns the indices that an array of numbers, a slice or a mask selects in an array of `count`: int64."""
+    """Returns the indices, int64, of the elements that an array of numbers, a slice or a mask selects in a
+    sequence of `count` elements."""
     if isinstance(indices, slice):
         return np.arange(*indices.indices(count))
     indices = np.asarray(indices)
@@ -130,16 +131,17 @@ class TrainingSet(Protocol):
         return self.gather(np.array([index]))[0]
 
     def gather(self, indices: np.ndarray) -> Sequence[dict[str, np.ndarray]]:
-        """Returns the examples of a batch: one by one, or as `Examples`, which objectives pad at once."""
+        """Returns the examples at `indices`. Overriding methods may return `Examples`, which objectives pad at once."""
         return [self[index] for index in indices.tolist()]
 
     @property
     def distinct(self) -> int:
-        """Returns how many different examples there are: items i and i + distinct are one, shown in another way."""
+        """Returns how many different examples there are: items i and i + distinct are versions of one."""
         return len(self)
 
     def choose(self, epoch: int) -> Indices | None:
-        """Returns None: all items, once. Overriding methods return indices, each epoch of nearly equal total length."""
+        """Returns None: an epoch shows all items once. Overriding methods return the indices of the epoch's items;
+        all epochs are of nearly equal total length."""
         return None
 
     def describe(self) -> str:
@@ -148,7 +150,7 @@ class TrainingSet(Protocol):
 
 
 class Drawn(TrainingSet):
-    """`count` random items of `encoded`, for `Corpora`; of a corpus below LARGE in the corpus's order.
+    """A part of `Corpora` with `count` random items of `encoded`, in their order there if it has fewer than LARGE.
 
     With the same seed a smaller count draws some of what a larger one draws.
     """
@@ -162,7 +164,7 @@ class Drawn(TrainingSet):
         return len(self.indices)
 
     def lengths(self, number: int, indices: Any) -> np.ndarray:
-        """Counts the subwords of the items at these indices in column `number`, int32."""
+        """Returns how many subwords the items at `indices` have on a side (number 0: source, -1: target), int32."""
         return self.encoded.lengths(number, self.indices[indices])
 
     def gather(self, indices: np.ndarray) -> Examples:
@@ -170,7 +172,7 @@ class Drawn(TrainingSet):
 
 
 def epoch_counts(sizes: Sequence[int], weights: Sequence[float] | None, temperature: float | None) -> list[int]:
-    """Returns how many pairs of each corpus an epoch shows.
+    """Returns how many pairs of each corpus an epoch shows. Raises: UserError for weights beside a temperature.
 
     weights: how often each pair is shown an epoch: 1 once, 2 twice, 0.5 every other epoch. All 1 is plain joining.
     temperature: shares proportional to size ** (1 / temperature), as many in all as there are pairs: 1 is plain
@@ -187,7 +189,7 @@ def epoch_counts(sizes: Sequence[int], weights: Sequence[float] | None, temperat
 
 
 def draw(size: int, count: int, seed: int, epoch: int) -> Indices:
-    """Returns the indices of the `count` of `size` pairs that an epoch shows: int64, sorted below LARGE.
+    """Returns the indices of the `count` pairs, of `size`, that an epoch shows: int64, sorted if `size` is below LARGE.
 
     Epoch e takes places e * count to (e + 1) * count in an endless row of shuffled copies of the corpus, so that every
     pair comes before any comes again, also across epochs.
@@ -221,7 +223,7 @@ def _by_part(indices: np.ndarray, starts: np.ndarray) -> Iterator[tuple[int, np.
 
 
 class Corpora(TrainingSet):
-    """Encoded corpora of one kind one after the other: item i is of the corpus in whose range i falls.
+    """A training set of encoded corpora of one kind, concatenated: item starts[k] + i is item i of corpus number k.
 
     With weights or a temperature an epoch shows what `draw` chooses of each corpus, otherwise everything once.
     """
@@ -245,7 +247,7 @@ class Corpora(TrainingSet):
         return int(self.starts[-1])
 
     def lengths(self, number: int, indices: Any) -> np.ndarray:
-        """Counts the subwords of the items at these indices in column `number`, int32."""
+        """Returns how many subwords the items at `indices` have on a side (number 0: source, -1: target), int32."""
         indices = as_places(indices, len(self))
         found = np.empty(len(indices), np.int32)
         for part, inside, within in _by_part(indices, self.starts):
@@ -264,7 +266,7 @@ class Corpora(TrainingSet):
         return interleaved(parts, which)
 
     def choose(self, epoch: int) -> Indices | None:
-        """Returns the drawn indices of an epoch, as `TrainingSet.choose`."""
+        """Returns the indices of the items that an epoch shows, int64, or None if it shows every item once."""
         if self.counts == self.sizes:
             return None
         rows = enumerate(zip(self.sizes, self.counts))
@@ -273,7 +275,7 @@ class Corpora(TrainingSet):
         return chosen if any(isinstance(part, Scattered) for part in drawn) else chosen[:]
 
     def describe(self) -> str:
-        """Describes how many pairs, or sentences, of how many corpora there are."""
+        """Returns the numbers of pairs (or sentences), corpora, and pairs that an epoch shows, in words for a log."""
         several = f" of {len(self.parts)} corpora" if len(self.parts) > 1 else ""
         epoch = "" if self.counts == self.sizes else f", of which an epoch shows {sum(self.counts):,}"
         return f"{len(self):,} {self.parts[0].unit}{several}{epoch}"
@@ -293,7 +295,7 @@ def check_ratios(specs: Sequence[CorpusSpec], temperature: float | None) -> None
 def at_ratios(
     parts: Sequence[Encoded], specs: Sequence[CorpusSpec], seed: int
 ) -> tuple[list[Encoded | Drawn], list[float]]:
-    """Returns the parts to train on, those with a ratio cut down, and how often an epoch shows the pairs of each.
+    """Returns the corpora to train on, synthetic ones cut down to their ratios, and how often an epoch shows each pair.
 
     Several ratios add up: at 1 and 2 the parallel part is seen three times.
 
@@ -303,7 +305,8 @@ def at_ratios(
         return list(parts), [spec.weight for spec in specs]
     total = sum(spec.ratio or 0 for spec in specs)
     sizes = [len(part) for part, spec in zip(parts, specs) if not spec.synthetic]
-    epoch = sum(max(1, round(size * total)) for size in sizes)  # parallel pairs, as `epoch_counts` rounds them
+    # How many parallel pairs an epoch shows, rounded as in `epoch_counts`.
+    epoch = sum(max(1, round(size * total)) for size in sizes)
     chosen: list[Encoded | Drawn] = []
     before, taken = 0.0, 0
     for part, spec in zip(parts, specs, strict=True):

@@ -1,4 +1,4 @@
-"""Words in every script: the length of a side for filters, and runs of letters for statistics.
+"""Finds words in every script: those that measure a side's length for filters, and runs of letters for statistics.
 
 Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan and some others stand without spaces between words. A text is of
 the kind of most of its characters, so that a name in another script changes nothing.
@@ -14,18 +14,18 @@ from itertools import pairwise
 
 from hf_mlnmt.common.errors import say_once
 
-# Han, Kana, their marks and signs, Yi: a character says as much as a syllable or a word.
+# Scripts without spaces in which a character stands for a syllable or a word: Han, Kana, their marks and signs, Yi.
 _SYLLABLES = (
     "\u2e80-\u2fdf\u3001-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\ua4cf\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 )
-# Thai, Lao, Tibetan, Burmese; Khmer; Tai scripts; Balinese, Javanese, more Burmese: two letters say as much.
+# Alphabets without spaces, two letters a syllable: Thai, Lao, Tibetan, Burmese, Khmer, Tai, Balinese, Javanese.
 _LETTERS = "\u0e00-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\u1b00-\u1b7f\ua980-\ua9ff\uaa60-\uaa7f"
-# Vowels that stand before their consonant (Thai, Lao), and signs that put the next one below: Khmer, Burmese, Tai Tham,
-# Balinese, Javanese.
+# Text is never cut after these: vowels written before their consonant (Thai, Lao), and signs that put the next
+# consonant below the one before (these signs are of Khmer, Burmese, Tai Tham, Balinese and Javanese).
 _BEFORE = "\u0e40-\u0e44\u0ec0-\u0ec4\u17d2\u1039\u1a60\u1b44\ua9c0"
-# Unicode's Default_Ignorable_Code_Point without the joiners U+200C and U+200D, marks of annotations, the place of a
-# picture and the empty sign of Braille. What writing needs stays: a zero-width space between letters of scripts
-# without spaces, variants of Mongolian letters, fillers beside those of old Hangul, variants of emoji, flags (a group).
+# Matches invisible characters: Unicode's Default_Ignorable_Code_Point but for the joiners U+200C and U+200D, and also
+# marks of annotations, the sign for an object, and the empty sign of Braille. It does not match what writing needs:
+# zero-width spaces in scripts without spaces, variants of Mongolian letters and emoji, Hangul fillers (flags: group 1).
 _JAMO, _BRAILLE = "\u1100-\u115e\u1161-\u11ff\ua960-\ua97f\ud7b0-\ud7ff", "\u2801-\u28ff"
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u17b4\u17b5\u200e\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0d"
@@ -37,11 +37,11 @@ _INVISIBLE = re.compile(
 )
 _UNSPACED = re.compile(f"[{_SYLLABLES}{_LETTERS}]")
 _OTHERS = re.compile(rf"[^\W\d_{_SYLLABLES}{_LETTERS}]+")
-_LONGEST = 4  # most characters of a word, in the mean; longer runs between spaces are clauses
+_LONGEST = 4  # a text has spaces between words if these have at most 4 characters in the mean; else between clauses
 
 
 def is_unspaced(text: str) -> bool:
-    """Returns whether most of a text is of a script without spaces between words, and no spaces were put there."""
+    """Returns whether most of a text is in scripts without spaces between words, and it has no such spaces."""
     characters = len(_UNSPACED.findall(text))
     if not characters or characters <= len(_OTHERS.findall(text)):
         return False
@@ -50,7 +50,7 @@ def is_unspaced(text: str) -> bool:
 
 
 def cut_into_pieces(texts: Iterable[str]) -> str | None:
-    """Returns a message about text that is in subwords already (@@ behind a piece, U+2581 before it), or None."""
+    """Returns a message if texts are cut into subwords already (with @@ after or U+2581 before a piece), else None."""
     pieces = [piece for text in texts for piece in text.split()]
     for what, count, remedy in (
         ("end in @@", sum(len(piece) > 2 and piece.endswith("@@") for piece in pieces), "sed -E 's/@@( |$)//g'"),
@@ -63,20 +63,20 @@ def cut_into_pieces(texts: Iterable[str]) -> str | None:
 
 
 def is_visible(text: str) -> bool:
-    """Returns whether a text has more than white space and characters that show nothing (U+200B, U+FEFF)."""
+    """Returns whether a text has a visible character: not white space, nor invisible as U+200B and U+FEFF are."""
     shown = without_invisible(text)
     return any(not character.isspace() and unicodedata.category(character) != "Cf" for character in shown)
 
 
 def without_invisible(text: str) -> str:
-    """Returns the text as models read it: without characters that show nothing, but for those that a language writes
-    with, as the joiners U+200C and U+200D."""
+    """Returns a text without invisible characters, but for those that writing needs, such as the joiners U+200C and
+    U+200D. All text that models read is cleaned so."""
     return text if text.isascii() else _INVISIBLE.sub(r"\1", text)
 
 
 def joined(texts: Sequence[str], tokens: Callable[[], Iterable[str]]) -> Sequence[str]:
-    """Returns texts in which characters and their marks are joined (NFC), where the vocabulary has the joined ones.
-    tokens: returns its entries. Warns once in a process."""
+    """Returns texts in which letters and combining marks are composed (NFC); a text stays as it is if the vocabulary
+    lacks a composed character. tokens: returns the vocabulary's entries. Warns once in a process."""
     if all(unicodedata.is_normalized("NFC", text) for text in texts):
         return texts
     known = set[str]().union(*tokens())
@@ -88,8 +88,8 @@ def joined(texts: Sequence[str], tokens: Callable[[], Iterable[str]]) -> Sequenc
 
 
 def spelt(text: str, knows: Callable[[str], bool]) -> str:
-    """Returns a text with other characters for those that a vocabulary lacks, where Unicode's NFKC has some that it
-    knows: full-width letters, ligatures, half-width kana. Raised and lowered signs stay, which say another number."""
+    """Returns a text in which characters that the vocabulary lacks are replaced by their NFKC form, if the vocabulary
+    has that (`knows`): full-width letters, ligatures, half-width kana. Superscripts and subscripts stay."""
     if text.isascii() or unicodedata.is_normalized("NFKC", text):
         return text
 
@@ -104,7 +104,7 @@ def spelt(text: str, knows: Callable[[str], bool]) -> str:
         new = unicodedata.normalize("NFKC", match[0])
         return new if all(map(knows, new.replace(" ", ""))) else match[0]
 
-    return re.sub(f"[{re.escape(signs)}][\uff9e\uff9f]?", known, text)  # kana with a voicing mark
+    return re.sub(f"[{re.escape(signs)}][\uff9e\uff9f]?", known, text)  # a kana together with its voicing mark
 
 
 def words(text: str) -> list[str]:
@@ -119,18 +119,18 @@ def words(text: str) -> list[str]:
 
 
 def between_characters() -> re.Pattern[str]:
-    """Returns a pattern of a character with its marks, without spaces; its empty group is where a text can be cut."""
+    """Returns a pattern of a character of an unspaced script with its marks; a text can be cut at its empty group 1."""
     return _expressions()["behind"]
 
 
 def spoken(text: str, digits: bool = True) -> list[str]:
-    """Returns the runs of letters with their marks, and of digits; of a text without spaces each letter."""
+    """Returns the runs of letters (and `digits`) with their marks; in scripts without spaces each letter by itself."""
     runs = _expressions()["runs" if digits else "letters"].findall(text)
     return [letter for run in runs for letter in _expressions()["single"].findall(run)] if is_unspaced(text) else runs
 
 
 def terms(text: str, digits: bool = True) -> list[str]:
-    """Returns `spoken`, or of a text without spaces pairs of neighbours: one letter says too little of a language."""
+    """Returns the words that `spoken` returns; in scripts without spaces pairs of neighbouring letters."""
     runs = spoken(text, digits)
     return list(map("".join, pairwise(runs))) if len(runs) > 1 and is_unspaced(text) else runs
 

@@ -1,4 +1,4 @@
-"""The zoo: a table with an entry for each system, its config, and the places of this project's recipes and records."""
+"""The zoo: a table with an entry for each system; builds systems' configs, finds this project's recipes and records."""
 
 from hf_mlnmt.zoo.systems import config_for, find_system, list_systems
 

@@ -1,4 +1,4 @@
-"""The paths of this project's recipes and records, in a checkout or a wheel.
+"""Finds this project's recipes and its records of trained models, in a checkout or a wheel.
 
 | file | content |
 | --- | --- |
@@ -29,12 +29,12 @@ def records_root() -> Path:
 
 
 def setups() -> list[str]:
-    """Returns the names of this project's setups."""
+    """Returns the names of this project's setups: the folders in training/ with a base.yaml."""
     return sorted(path.parent.name for path in (records_root() / "training").glob(f"*/{BASE}"))
 
 
 def trained() -> list[str]:
-    """Returns the names <setup>/<system> of all records."""
+    """Returns the names <setup>/<system> of all models trained here, whose configs are in modeling/."""
     folder = records_root() / "modeling"
     return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.glob("*/*.json"))
 

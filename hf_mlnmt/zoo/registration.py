@@ -46,7 +46,7 @@ def name_configs(table: Any) -> None:
 
 
 def register_models(_: Any = None) -> None:
-    """Imports all models, registers their classes, and sets the slots for the faster search and matrix products."""
+    """Imports all models, registers their classes, and sets which search and matrix products modeling/ calls."""
     import transformers
 
     from hf_mlnmt.common import matmul_backends
@@ -58,14 +58,14 @@ def register_models(_: Any = None) -> None:
     generation.faster_search = lambda *asked: import_module("hf_mlnmt.search").run(*asked)
     generation.generate_again = lambda *asked: import_module("hf_mlnmt.search.prepare").generate(*asked)
     linear.products, linear.kernels, configuration.upkeep = matmul_backends, fused, upkeep
-    # Registered with the baseline's config; AutoTokenizer finds it by the class name in tokenizer_config.json.
+    # The tokenizer is registered with the baseline's config, but found by its class name in tokenizer_config.json.
     transformers.AutoTokenizer.register(TransformerConfig, fast_tokenizer_class=TranslationTokenizer, exist_ok=True)
     for architecture in architectures():
         register(architecture)
 
 
 def name_adapted_layers(constants: Any) -> None:
-    """Adds our models to PEFT's tables of the layers that are adapted by default (`target_modules=None`)."""
+    """Adds our models to PEFT's tables (`constants`) of the layers adapted by default (`target_modules=None`)."""
     of_ia3 = {"TARGET": ["qkv_proj", "q_proj", "kv_proj", "fc2"], "FEEDFORWARD": ["fc2"]}  # IA3 accepts no "all-linear"
     for name, table in vars(constants).items():
         if name.endswith("_MODULES_MAPPING") and ("_IA3_" in name or {"q_proj", "v_proj"} <= {*table.get("bart", ())}):

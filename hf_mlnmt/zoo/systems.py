@@ -33,7 +33,7 @@ HEADS: dict[Kind, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """The names of the classes in a file of `package`: <prefix>Config, <prefix>Model, and by its kind
+    """Names the classes in a file of `package`: <prefix>Config, <prefix>Model, and by its kind
     <prefix>ForConditionalGeneration or <prefix>ForCausalLM. With `encoder_heads` also <prefix>ForMaskedLM and
     <prefix>ForCausalLM, the encoder alone; the baseline's are in encoder_models.py.
 
@@ -55,7 +55,7 @@ class Architecture:
 
     @property
     def base_class(self) -> Any:
-        """Returns the class for AutoModel: without output projection, or the whole model where there is none such."""
+        """Returns the class for AutoModel: without output projection; the whole model if there is no such class."""
         try:
             return self._class("Model")
         except AttributeError:
@@ -63,12 +63,12 @@ class Architecture:
 
     @property
     def head_class(self) -> Any:
-        """Returns the class of the model with output projection, which `auto_class` loads."""
+        """Returns the class of the whole model, with output projection, which `auto_class` loads."""
         return self._class(HEADS[self.kind][1])
 
     @property
     def auto_class(self) -> str:
-        """Names the Auto class that loads the whole model."""
+        """Returns the name of the Auto class that loads the whole model."""
         return HEADS[self.kind][0]
 
     @property
@@ -78,7 +78,7 @@ class Architecture:
         return {auto_class: self._class(suffix) for auto_class, suffix in suffixes.items()}
 
     def pointers(self, model_class: Any = None) -> dict[str, str]:
-        """Returns `auto_map` for config.json, {Auto class: file.class}, of a model's class; None: the whole model's."""
+        """Returns config.json's `auto_map`, {Auto class: file.class}, of a model class; None: of the whole model's."""
         wanted = (model_class or self.head_class).__name__
         name, head = next((name, head) for name, head in self.heads.items() if head.__name__ == wanted)
         classes = {"AutoConfig": self.config_class, name: head}
@@ -94,7 +94,7 @@ class Architecture:
 
 @dataclass(frozen=True)
 class System:
-    """An entry of the zoo. Its citation is an attribute of the model class."""
+    """An entry of the zoo: a system's name, classes, config fields. The citation is an attribute of the model class."""
 
     name: str
     architecture: Architecture
@@ -127,7 +127,7 @@ SSRU = Architecture("mlnmt-ssru", "ssru", "SSRU", encoder_heads=False)  # its en
 RNN = Architecture("mlnmt-rnn", "rnn", "RNN", encoder_heads=False)
 BRIDGE = Architecture("mlnmt-bridge", "bridge", "Bridge", encoder_heads=False)
 LANGUAGE_MODEL = Architecture("mlnmt-lm", "language_model", "DecoderOnly", kind="language-model", encoder_heads=False)
-# No system of the table: models of it are made from folders of other models (`hf_mlnmt.fuse`), not by `config_for`.
+# Not in the table of systems: fused models are made from folders of models (`hf_mlnmt.fuse`), not by `config_for`.
 FUSION = Architecture("mlnmt-fusion", "fusion", "Fusion", encoder_heads=False)
 
 
@@ -303,7 +303,7 @@ def architectures() -> Iterator[Architecture]:
 
 
 def system_of(config: Any) -> System | None:
-    """Returns the system whose fields a config has, at any size; None if there is none."""
+    """Returns the system whose distinguishing fields a config has, at any size; None if no system has these."""
     names = [*SYSTEMS]
     if layers := getattr(config, "auxiliary_layers", None):
         names.append(f"ms-{''.join(map(str, layers))}{'-aif' * config.information_fusion}")
