@@ -403,7 +403,8 @@ def _define(name: str, loop: Callable, fake: Callable) -> Any:
 
     def run(*args):
         given = dict(zip(names, args))
-        kernels = None if given.get("real") is not None else faster("scan_kernels", args[0])  # none for padding
+        # No kernel supports padding.
+        kernels = None if given.get("real") is not None else faster("scan_kernels", args[0])
         with in_own_precision(args[0]):
             if kernels is None or loop.__name__ not in kernels or not _heads_alone(given):
                 return loop(*args)

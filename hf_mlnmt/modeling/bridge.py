@@ -428,7 +428,8 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         coders = [f"model.encoders.{name}" for name in model.model.encoders]
         coders += [f"model.decoders.{name}" for name in model.model.decoders]
         lacking = [coder for coder in coders if not any(name.startswith(f"{coder}.") for name in loaded)]
-        if lacking and not any(".bridge." in key for key in missing):  # else no weight matched at all
+        # If the bridge is missing too, no weight matched: then the languages are not the cause.
+        if lacking and not any(".bridge." in key for key in missing):
             raise ValueError(
                 f"{pretrained_model_name_or_path} has no weights of {', '.join(lacking)}, which its config.json names: "
                 "take languages=[...] that are there, or download the folder again"

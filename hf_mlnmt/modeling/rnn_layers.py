@@ -135,7 +135,8 @@ class Packing:
     @cached_property
     def aligned(self) -> Packing:
         """Returns the `Packing` of the aligned sentences: this one if real positions are known to be in front."""
-        if torch.compiler.is_exporting():  # values cannot be read; equation 4 needs no alignment without holes
+        # In an export values cannot be read; where no padding is inside a sentence equation 4 needs no alignment.
+        if torch.compiler.is_exporting():
             return self
         asked = not (is_asynchronous(self.real) or torch.compiler.is_compiling())
         if asked and bool((self.real[:, 1:] <= self.real[:, :-1]).all()):
