@@ -354,7 +354,7 @@ def linear_backward(
 
 
 def _fake_weights(energies: Tensor, *others) -> Tensor:
-    # As the loops' results: the target is the first dimension in memory.
+    # Laid out as the loops' results: the target position is the first dimension in memory.
     return torch.empty_like(energies.movedim(2, 0), memory_format=torch.contiguous_format).movedim(0, 2)
 
 

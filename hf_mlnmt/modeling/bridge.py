@@ -279,7 +279,7 @@ class BridgePreTrainedModel(RNNPreTrainedModel):
 
 
 def module_name(language: str) -> str:
-    """Returns the name of a language's modules, "of_" and its code: a module cannot be named "to", as its method is."""
+    """Returns the name of a language's modules: "of_" and its code, since the code "to" is also a method of modules."""
     return f"of_{language}"
 
 
@@ -334,7 +334,7 @@ class BridgedEncoder(nn.Module):
         inputs_embeds: Tensor | None = None,
         **kwargs,
     ) -> BridgeEncoderOutput:
-        """Encodes input_ids and attention_mask (batch, source) as H, `memory` M and `bridge_attentions` A."""
+        """Encodes input_ids and attention_mask (batch, source); returns H, M (`memory`) and A (`bridge_attentions`)."""
         encoded = self.encoder(input_ids, attention_mask, inputs_embeds, **{**kwargs, "return_dict": True})
         memory, weights = self.bridge(encoded.last_hidden_state, attention_mask)
         return BridgeEncoderOutput(
@@ -447,7 +447,8 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         return pair
 
     def between(self, source_language: str | None, target_language: str | None) -> Any:
-        """Returns a model of the two languages: this one if it has no others, else a copy that shares its weights."""
+        """Returns a model of one source and one target language: this one if it has no others, else a copy that shares
+        its weights."""
         source = self.config.choose("source", source_language)
         target = self.config.choose("target", target_language)
         if self.config.is_pair:

@@ -21,7 +21,7 @@ from transformers.cache_utils import DynamicLayer, StaticLayer
 
 
 def real_positions(mask: Tensor | None, past: int | Tensor, length: int) -> Tensor | None:
-    """Returns (batch, length), True where a position from `past` on is not padding; None, no padding, for no `mask`.
+    """Returns (batch, length), True where a position from `past` on is not padding; None where `mask` is None.
 
     mask: an attention's, (batch, 1, queries, keys), additive or boolean, or (batch, keys).
     """

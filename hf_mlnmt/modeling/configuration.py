@@ -19,7 +19,8 @@ upkeep: Any = None  # the module hf_mlnmt/modeling/upkeep.py, set by `import hf_
 
 
 def kept_up(name: str, *arguments: Any) -> Any:
-    """Calls upkeep.py's function `name` and returns its result; None beside published weights, where it is missing."""
+    """Calls upkeep.py's function `name` and returns its result; None in code beside published weights, where upkeep.py
+    is missing."""
     return None if upkeep is None else getattr(upkeep, name)(*arguments)
 
 

@@ -147,7 +147,7 @@ class EncoderForCausalLM(EncoderWithProjection, Generation):
     _can_compile_fullgraph = False  # the input grows at every step, while a compiled graph has fixed shapes
 
     def _prepare_generation_config(self, generation_config, *args, **kwargs):
-        if kwargs.get("inputs_embeds") is not None:  # for them Transformers would need a cache
+        if kwargs.get("inputs_embeds") is not None:  # Transformers needs a cache for these
             raise ValueError("inputs_embeds: this model has no cache, so generate() needs input_ids")
         # With use_cache Transformers would pass only the last token to forward.
         prepared, model_kwargs = super()._prepare_generation_config(generation_config, *args, **kwargs)

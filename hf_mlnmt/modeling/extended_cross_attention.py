@@ -388,7 +388,8 @@ def chained(second: nn.Module, first: nn.Module, like: Tensor) -> tuple[Tensor, 
 
 
 def after_padding(states: Tensor, known: Tensor | None, real: Tensor | None) -> Tensor:
-    """Returns the state of the last real position up to each (batch, heads, target, width), or `known` if none is."""
+    """Returns for each position the state at the last real position up to it, (batch, heads, target, width), or `known`
+    where there is none."""
     if real is None:
         return states
     longer, seen = torch.cat([states, states[:, :, -1:]], dim=2), torch.cat([real, real[:, -1:]], dim=1)
@@ -399,7 +400,7 @@ def hidden_positions(mask: Tensor | None) -> Tensor | None:
     """Converts the mask of any implementation to a boolean one (batch, 1, 1 or target, source), True where hidden."""
     if mask is None:
         return None
-    if mask.dim() == 2:  # of flash attention: 0 is hidden
+    if mask.dim() == 2:  # a mask for flash attention, in which 0 hides
         return mask[:, None, None, :] == 0
     return ~mask if mask.dtype == torch.bool else mask != 0
 

@@ -144,7 +144,7 @@ class FusionConfig(PreTrainedConfig):
         here = Path(__file__).parent
         for config in (self, *self.members()):
             if pointers := getattr(config, "auto_map", None):
-                # Of a repository Transformers caches only imported code, not the members': take that from the origin.
+                # Transformers caches only imported code of a repository, not the members': copy that from their origin.
                 origin = Path(str(config.name_or_path)) if trusted() and config is not self else here
                 config.auto_map = copy_code(pointers, origin if origin.is_dir() else here, Path(save_directory))
         return super().save_pretrained(save_directory, push_to_hub, **kwargs)
@@ -234,7 +234,7 @@ class FusedEncoderOutput(ModelOutput):
 
 
 class FusedEncoder(nn.Module):
-    """The encoders of all translation models, called as one; they are not registered, as it is made for one call."""
+    """The encoders of all translation models in one module, made for one call: they are not registered in it."""
 
     main_input_name = "input_ids"
 
@@ -302,7 +302,8 @@ class FusedCache(Cache):
 
 
 def part_of(encoded: Any, number: int) -> EncoderOutput:
-    """Returns the encoder output of translation model `number` from a `FusedEncoderOutput`, or the given one if alone.
+    """Returns the encoder output of translation model `number`: its part of a `FusedEncoderOutput`, or `encoded` itself
+    if that is a single encoder's output.
 
     Raises: ValueError for a single encoder's output where the model has several.
     """

@@ -35,7 +35,7 @@ def is_plain(module: nn.Module, of: type[nn.Module] = nn.Linear) -> bool:
     """Returns whether a call runs the forward of class `of` with a parameter `weight`: no adapter, int8 or hook."""
     return (
         type(module).forward is of.forward
-        and "weight" in module._parameters  # a parametrisation would compute it
+        and "weight" in module._parameters  # not computed by a parametrisation
         and not (module._forward_hooks or module._forward_pre_hooks)
         and "forward" not in module.__dict__
     )

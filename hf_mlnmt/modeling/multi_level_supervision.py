@@ -272,7 +272,7 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
         return TransformerForConditionalGeneration
 
     def single_config(self, encoder_layers: int, **fields) -> TransformerConfig:
-        """Returns the config of `single_class`, with the values of this config's fields, but those in `fields`."""
+        """Returns the config for `single_class`: this config's values, changed by `fields`."""
         config_class: Any = self.single_class(encoder_layers).config_class
         kept = config_class.__dataclass_fields__.keys() - {"architectures", "model_type", "transformers_version"}
         own = {field: value for field, value in self.config.to_dict().items() if field in kept}

@@ -122,14 +122,14 @@ class Packing:
 
     @classmethod
     def of(cls, real: Tensor | None) -> Packing | None:
-        """Returns the `Packing` of `real`; None for None and, on a CPU outside of export, where nothing is padding."""
+        """Returns the `Packing` of `real`; None if that is None or, on a CPU outside of export, nothing is padding."""
         if real is None or not (torch.compiler.is_exporting() or is_asynchronous(real) or not bool(real.all())):
             return None
         return cls(real)
 
     @cached_property
     def places(self) -> Tensor:
-        """Returns the indices (batch, time) of each sentence's positions, real ones first, else in their order."""
+        """Returns the indices (batch, time) that sort each sentence's positions: real ones first, else as they are."""
         return self.real.to(torch.int8).argsort(dim=1, descending=True, stable=True)
 
     @cached_property
@@ -301,7 +301,8 @@ class LuongAttention(nn.Module):
 
 
 def additive_mask(mask: Tensor | None, like: Tensor) -> Tensor | None:
-    """Converts a mask (batch, source), 0 at padding, to an additive one (batch, 1, 1, source): 0, lowest at padding."""
+    """Converts a mask (batch, source), 0 at padding, to an additive one (batch, 1, 1, source): the lowest number at
+    padding, 0 elsewhere."""
     if mask is None:
         return None
     hidden = torch.zeros(mask.shape, dtype=like.dtype, device=mask.device)

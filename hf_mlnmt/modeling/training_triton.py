@@ -379,7 +379,7 @@ def attention_backward(
 
 
 def activation_backward(gradient: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the gradient of relu's input from its output `hidden`, and in float32 that of a bias (width,) in it."""
+    """Returns the gradient of relu's input, from its output `hidden`, and in float32 that of a bias added before."""
     width = hidden.shape[-1]
     rows, gradient, tile, block = hidden.numel() // width, gradient.contiguous(), 32, 128
     programs = min(triton.cdiv(rows, tile), 64)

@@ -149,8 +149,7 @@ class TransformerPreTrainedModel(PreTrainedModel):
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """Returns the names of all tied weights, target -> source. Encoder embeddings are tied if the config says
-        `share_encoder_decoder_embeddings`, outputs if `tie_word_embeddings`, which in Transformers decides over
-        both."""
+        `share_encoder_decoder_embeddings`, outputs if `tie_word_embeddings`, by which Transformers ties both."""
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels)
         tied = (self._tied_weights_keys or {}).items()

@@ -101,8 +101,8 @@ class Encoder(Stack):
 
 
 class Decoder(Stack):
-    """The decoder: embeds the target, applies L_d layers that attend to target and source and, pre-norm, a last
-    norm."""
+    """The decoder: embeds the target, applies L_d layers that attend to target and source and, in a pre-norm model, a
+    last layer norm."""
 
     layer_class: type[nn.Module] = DecoderLayer
     _can_record_outputs = {
