@@ -91,7 +91,8 @@ class _Explained(Exception):
 
 
 def explain(model: Any, sentences: int = 1, **options: Any) -> str:
-    """Returns the name of the implementation that generate(**options) would search with for so many sentences, and why.
+    """Returns the name of the implementation by which generate(**options) would search for this number of sentences,
+    and why.
 
     Nothing is searched. The answer is that of `run` itself, and does not depend on earlier calls.
     """
@@ -227,7 +228,7 @@ def why_not(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -
         return "a cache that was given"
     mask = arguments.get("attention_mask")
     if mask is not None and not bool(mask.any(dim=1).all()):
-        return "a source that is masked altogether"  # attention's implementations differ for it
+        return "a source that is masked altogether"  # implementations of attention return different results here
     if not isinstance(arguments.get("encoder_outputs"), ModelOutput):
         return "encoder_outputs that are no output of an encoder"
     if others := [name for name, value in arguments.items() if isinstance(value, Tensor) and name not in HANDLED]:

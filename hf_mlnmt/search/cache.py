@@ -226,8 +226,7 @@ class BeamConvolutionCacheLayer(BeamStateLayer):
     """The search's `ConvolutionCacheLayer`; the state is the window, (sentences, prompt or beams, (f - 1) d_model)."""
 
     def windows(self, inputs: Tensor, kept: int) -> Tensor:
-        """Concatenates each input (sentences, prompt or beams, d_model) with the `kept` inputs of its beam before
-        it."""
+        """Concatenates each input (sentences, prompt or beams, d_model) with its beam's `kept` inputs before it."""
         if self.of_beams:
             seen = torch.cat([self.states, inputs], dim=-1)
         else:
@@ -246,8 +245,8 @@ class BeamRecurrentCacheLayer(BeamStateLayer, RecurrentState):
         self.kept_of_source: dict[str, Tensor] = {}
 
     def of_source(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
-        """Returns the result of `compute()`, which depends on the source alone: in steps the kept one, until sentences
-        leave the batch."""
+        """Returns the result of `compute()`, which depends on the source alone. After `expand` it is called only once,
+        and again after sentences have left the batch."""
         kept = self.kept_of_source.get(name)
         if kept is None or not self.of_beams:
             kept = self.kept_of_source[name] = self.storage.keep(compute(), kept)

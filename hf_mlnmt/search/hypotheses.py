@@ -101,7 +101,7 @@ class Hypotheses:
 
 
 class Chains:
-    """Independent hypotheses. going (sentences, width): which are open; open (sentences,): whether any is."""
+    """Independent hypotheses. going (sentences, width): which are open; open (sentences,): whether one of them is."""
 
     def __init__(self, sentences: int, width: int, pad_token: Any, device: Any):
         self.going = torch.empty(sentences, width, dtype=torch.bool, device=device)
@@ -210,7 +210,7 @@ def read_off(prompt: Tensor, steps: Tensor, ends: Tensor, scores: Tensor, config
     table, blank, returned = steps.cpu().numpy(), blank_of(config), ends.shape[1]
     last, token, beam = ends.flatten(0, 1).cpu().numpy().T
     sentence = np.arange(len(last)) // returned
-    found = np.empty((2, len(last), last.max() + 1), dtype=np.int64)  # tokens, and rows of beams
+    found = np.empty((2, len(last), last.max() + 1), dtype=np.int64)  # [0]: tokens, [1]: rows of beams
     for at in reversed(range(found.shape[2])):
         chosen, parent = table[sentence, min(at, table.shape[1] - 1), :, beam].T
         beam = np.where(at < last, parent, beam)

@@ -57,7 +57,7 @@ def search(batch: SearchBatch, prompt: Tensor, strategy: Any) -> Any:
     batch.state = batch.state.expand(batch.width)
     while True:
         length += 1
-        tokens, parents, open_ = strategy.step(scores, history, length)  # (sentences, width) twice, (sentences,)
+        tokens, parents, open_ = strategy.step(scores, history, length)  # open_ (sentences,), others (sentences, width)
         left = int(open_.sum())
         if not left or rules.is_longest(length):
             return strategy.result()

@@ -221,8 +221,8 @@ class _Builder:
         self.coming: dict[int, tuple[int, int]] = {}  # beam of the next level -> parent's node and token
 
     def join(self, chosen: list[int], stands: list[bool]) -> None:
-        """Adds a level: a node for each beam that represents itself (`stands`), and an arc to it from the last level
-        for each beam i that it represents (chosen[i])."""
+        """Adds a level: a node for each beam that represents itself (`stands`), and from the last level an arc of each
+        beam i to the node of its representative, beam chosen[i]."""
         if not self.coming:  # at first there is only the root
             return
         before = self.trellis.nodes[-1]

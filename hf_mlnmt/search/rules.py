@@ -200,8 +200,7 @@ class Rules:
         return sorted({token for change in self.by_length or () if change.at(length) for token in change.tokens})
 
     def process(self, history: Tensor, scores: Tensor) -> Tensor:
-        """Applies the processors to scores (sentences, width, vocabulary), in place or not; history: the tokens so
-        far."""
+        """Applies the processors to scores (sentences, width, vocabulary), in place or not; history: tokens so far."""
         if self.lengths_alone:
             if not (tokens := self.forbidden(history.shape[-1])):
                 return scores

@@ -196,7 +196,8 @@ class BeamSearch:
     def keep(self, sentences: Tensor) -> None:
         self.write()
         before, self.beams = self.beams, self.begin(len(sentences), sentences.device)
-        rows = rows_of_sentences(sentences, len(self.beams.open) // len(sentences))  # in `Grouped` one a group
+        # `Hypotheses` has a row for each sentence, in `Grouped` for each group.
+        rows = rows_of_sentences(sentences, len(self.beams.open) // len(sentences))
         before.move_to(self.beams, rows, len(rows))
 
     def write(self) -> None:
@@ -254,7 +255,8 @@ class Grouped(BeamSearch):
 
 
 class SampledBeams(BeamSearch):
-    """Beam search with candidates drawn without replacement from softmax(sums), by a seed the same as Transformers'."""
+    """Beam search with candidates drawn without replacement from softmax(sums): for the same seed the same candidates
+    as in Transformers."""
 
     def processed(self, scores: Tensor, history: Tensor) -> Tensor:
         """Returns log P of the next tokens after the logits processors (sentences, width, vocabulary)."""

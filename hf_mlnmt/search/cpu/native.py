@@ -144,7 +144,7 @@ class NativeUnits:
                 layer.states = keys = values = mask = layer.states.contiguous()
             else:
                 continue
-            if not keys.dtype == values.dtype == mask.dtype == states.dtype:  # compiled code would write beyond others
+            if not keys.dtype == values.dtype == mask.dtype == states.dtype:  # else compiled code would overrun them
                 types = ", ".join(str(tensor.dtype) for tensor in (keys, values, mask))
                 raise TypeError(f"compiled code wants {states.dtype}, not keys, values and mask of {types}")
             unit.keys, unit.values, unit.capacity = keys.data_ptr(), values.data_ptr(), values.shape[2]

@@ -185,7 +185,7 @@ def _beams_kernel(
         key = tl.load(keys + row[:, None] * parts * count + place[None, :], mask=there, other=LOWEST)
         sums = _value(key) - log_sum[:, None] + so_far[:, None]
         new = _key(sums, beam[:, None].to(tl.int64) * vocabulary + _number(key))
-        new = tl.where(key >> 32 > LOWEST >> 32, new, LOWEST)  # empty slots stay lowest
+        new = tl.where(key >> 32 > LOWEST >> 32, new, LOWEST)  # an empty slot's key stays LOWEST
         highest_new = tl.max(tl.max(new, 1), 0)
         while highest_new > worst:
             found = tl.where(found == worst, highest_new, found)
@@ -237,7 +237,7 @@ def choose_beams(stage: Any, scores: Tensor) -> None:
     """Computes what `Stage.choose_beams` does for scores (sentences, 1 or width, vocabulary) by the two kernels."""
     (sentences, width), count, found, logits = stage.tokens.shape, stage.count, stage.found, scores.flatten(0, 1)
     rows, vocabulary = logits.shape
-    stride = logits.stride(0) if rows > 1 else scores.stride(0)  # of one row `flatten` may set any stride
+    stride = logits.stride(0) if rows > 1 else scores.stride(0)  # with one row `flatten` may change the stride
     tiles = -(-vocabulary // TILE)
     chunk = -(-tiles // min(tiles, MOST_PARTS, max(1, PROGRAMS // rows)))
     parts = -(-tiles // chunk)

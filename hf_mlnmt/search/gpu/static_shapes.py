@@ -475,8 +475,8 @@ class Stage:
         return graph
 
     def how_many_are_left(self) -> Callable[[], int]:
-        """Starts copying the number of open sentences after this step; returns a function that waits for it and returns
-        it."""
+        """Starts to copy the number of open sentences after this step; returns a function that waits for this
+        number."""
         if not self.left.is_cuda:
             return self.left.clone().item  # type: ignore[return-value]
         if len(self.arrivals) <= LATE:  # up to LATE + 1 copies are under way at once
@@ -495,7 +495,7 @@ class Stage:
 
 
 def kernels_for(model: Any, beams: int, count: int) -> Any:
-    """Returns the module kernels.py if its kernels can choose `count` candidates of so many beams by this model's
+    """Returns the module kernels.py if its kernels can choose `count` candidates for `beams` beams from this model's
     logits; else None: `Stage.choose_beams` computes the same."""
     if model.device.type != "cuda":
         return None
