@@ -39,7 +39,7 @@ from .transformer import Decoder, TransformerForConditionalGeneration, Transform
 
 @strict
 class AggregationConfig(TransformerConfig):
-    """The baseline's fields, and:
+    """The config of a model with layer aggregation: the baseline's fields and those below.
 
     Args:
         aggregation: the kind of aggregation, named as in the thesis.
@@ -76,7 +76,7 @@ class AggregationConfig(TransformerConfig):
 
 
 class WeightedSum(nn.Linear):
-    """A weighted sum, equation 3.1, as one product: [r_1 .. r_b] times the stacked W^i.
+    """Equation 3.1, the sum of r_i W^i, as one product: the concatenated inputs r_i times the stacked matrices W^i.
 
     All merging modules map concatenated inputs (batch, source, inputs d_model) to (batch, source, d_model).
     """
@@ -86,7 +86,8 @@ class WeightedSum(nn.Linear):
 
 
 class Aggregate(FeedForward):
-    """AGG, equation 3.3: a feed-forward network over the concatenated inputs, as wide inside as the encoder's."""
+    """AGG, equation 3.3: a feed-forward network, of the inner width of the encoder's, over the concatenated inputs;
+    its output is added to their sum and normed."""
 
     def __init__(self, config: AggregationConfig, inputs: int):
         super().__init__(config, config.encoder_ffn_dim, inputs)
@@ -100,7 +101,8 @@ class Aggregate(FeedForward):
 
 
 class Iterative(nn.Module):
-    """Iterative merging, equations 3.2 and 3.5: a unit for each layer but the lowest merges it with the last result."""
+    """Iterative merging, equations 3.2 and 3.5: from the lowest layer on, a unit for each further layer merges its
+    output with the result for the layers below."""
 
     unit_class: type[nn.Module]
 
@@ -128,7 +130,7 @@ class IterativeAggregate(Iterative):
 
 
 class TransparentWeights(nn.Module):
-    """Weighted sums of the L + 1 states, one for each decoder layer, equation B."""
+    """A weighted sum of the encoder's L + 1 states for each decoder layer, with weights of its own, equation B."""
 
     def __init__(self, config: AggregationConfig, inputs: int):
         super().__init__()
@@ -156,7 +158,7 @@ MERGING_MODULES: dict[str, type[nn.Module]] = {
 
 
 class AggregationEncoder(FeatureCollector):
-    """An encoder that merges its collected layers by the module that `aggregation` names; one layer: the baseline's."""
+    """An encoder that merges collected layers as `aggregation` says; of one layer it returns what the baseline does."""
 
     config: AggregationConfig
 
@@ -173,7 +175,7 @@ class AggregationEncoder(FeatureCollector):
 
 
 class AggregationDecoderLayer(DecoderLayer):
-    """The baseline's layer; in Transparent it reads the representation for its own index from the memory."""
+    """The baseline's decoder layer; in Transparent it attends to the weighted sum that was made for this layer."""
 
     def attend_source(self, hidden_states: Tensor, memory: Tensor, *args, **kwargs) -> Tensor:
         return super().attend_source(hidden_states, self.memory_of(memory), *args, **kwargs)
@@ -198,7 +200,8 @@ class AggregationModel(TransformerModel):
 
 
 class AggregationForConditionalGeneration(TransformerForConditionalGeneration):
-    """The translation model. `layer_mask` of forward and generate() replaces collected layers by zeros."""
+    """The translation model with layer aggregation. forward and generate() have an argument `layer_mask`: a factor for
+    each collected layer, 0 for zeros in its place."""
 
     config: AggregationConfig
     model_class = AggregationModel

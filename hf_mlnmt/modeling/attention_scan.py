@@ -1,4 +1,4 @@
-"""The recurrences of first-order attention as scans: loops of those operations alone that depend on position i - 1.
+"""Scans for first-order attention, which depends on position i - 1: loops of only the operations that need its state.
 
 Reference: thesis on monolingual data, section 5.2.2; extended_cross_attention.py says which equation is which scan.
 
@@ -34,7 +34,7 @@ from .matrices import in_own_precision
 
 
 def weight_step(energies: Tensor, coefficient: Tensor, memory: Tensor | None) -> Tensor:
-    """Computes alpha of `weight_scan` where `memory` m (batch, heads, target, source) is known; None: 0."""
+    """Computes the weights alpha of `weight_scan` from a known m, `memory` (batch, heads, target, source); None: 0."""
     if memory is not None:
         energies = torch.addcmul(energies, coefficient.unsqueeze(2), memory)
     return softmax(energies, dim=-1)
@@ -43,8 +43,8 @@ def weight_step(energies: Tensor, coefficient: Tensor, memory: Tensor | None) ->
 def gate_step(
     query: Tensor, plain: Tensor, log_sum: Tensor, transition: Tensor, bias: Tensor | None, context: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Computes pi (batch, heads, target, 1) and c of `gate_scan` where the previous `context`, the shape of c, is known
-    (None: zero), without autocast, as the scan."""
+    """Computes gate pi (batch, heads, target, 1) and context c of `gate_scan` at positions whose previous context is
+    known: `context`, the shape of c, None: zeros. Autocast is off, as in the scan."""
     if context is None:
         context = torch.zeros_like(plain)
     with in_own_precision(plain):
@@ -62,13 +62,14 @@ def gate_step(
 
 
 def previous_states(states: Tensor, start: Tensor | None, real: Tensor | None) -> Tensor:
-    """Returns the state of the last real position before each, or `start`; states: (target, batch, ...)."""
+    """Returns for each position the state after the last real position before it, or `start` (None: zeros) where there
+    is none; states: (target, batch, ...)."""
     first = torch.zeros_like(states[:1]) if start is None else start.reshape(states[:1].shape)
     if real is None:
         return torch.cat([first, states[:-1]])
     steps = torch.arange(1, len(states) + 1, device=states.device).unsqueeze(1)
     last = torch.where(real.t(), steps, 0).cummax(0).values
-    last = torch.cat([torch.zeros_like(last[:1]), last[:-1]])  # 0: none before
+    last = torch.cat([torch.zeros_like(last[:1]), last[:-1]])  # 0: no real position before
     rows = torch.arange(states.shape[1], device=states.device)
     return torch.cat([first, states])[last, rows]
 
@@ -147,7 +148,7 @@ def weights_backward(
 def contexts_forward(
     energies: Tensor, keys: Tensor, values: Tensor, transition: Tensor | None, start: Tensor | None, real: Tensor | None
 ) -> Tensor:
-    """Computes the weights of attention whose query depends on the previous context.
+    """Computes the weights of attention whose query depends on the previous position's context.
 
     Args:
         energies: E (batch, heads, target, source), very negative where the source is masked.
@@ -215,7 +216,7 @@ def contexts_backward(
 
 
 def group(tensor: Tensor, groups: int) -> Tensor:
-    """Returns (batch, heads, target, ...) as a contiguous (target, groups, batch, heads / groups, ...)."""
+    """Rearranges (batch, heads, target, ...) to a contiguous (target, groups, batch, heads / groups, ...)."""
     return tensor.unflatten(1, (groups, -1)).movedim(3, 0).transpose(1, 2).contiguous()
 
 
@@ -233,7 +234,7 @@ def gates_forward(
     start: Tensor | None,
     real: Tensor | None,
 ) -> Tensor:
-    """Mixes ordinary attention's contexts with the previous context through a gate.
+    """Computes contexts, each a mixture by a gate of ordinary attention's and a value made of the previous context.
 
     Args:
         query: q (batch, heads, target, width), scaled.
@@ -319,7 +320,7 @@ def recur(added: Tensor, decay: Tensor) -> Tensor:
 
 
 def recur_by_doubling(added: Tensor, decay: Tensor) -> Tensor:
-    """Computes `recur` in log2(positions) passes; after a pass each state is the sum over 2 step positions up to it."""
+    """Computes `recur` in log2(positions) passes: each pass doubles the number of positions that a state sums over."""
     step = 1
     while step < len(added):
         added = torch.cat([added[:step], torch.addcmul(added[step:], decay[step:], added[:-step])])
@@ -329,7 +330,7 @@ def recur_by_doubling(added: Tensor, decay: Tensor) -> Tensor:
 
 
 def linear_forward(added: Tensor, decay: Tensor, start: Tensor | None) -> Tensor:
-    """Computes c of b (`added`) and a (`decay`), each (batch, target, width); start: c_0 (batch, width) or None."""
+    """Computes c_t = a_t c_{t-1} + b_t; b `added`, a `decay` (batch, target, width), c_0 `start` or 0."""
     added, decay = added.transpose(0, 1), decay.transpose(0, 1)
     if start is not None:
         added = torch.cat([torch.addcmul(added[:1], decay[:1], start), added[1:]])
@@ -353,7 +354,7 @@ def linear_backward(
 
 
 def _fake_weights(energies: Tensor, *others) -> Tensor:
-    # The loops' results have the target position first in memory.
+    # Laid out as the loops' results: the target position is the first dimension in memory.
     return torch.empty_like(energies.movedim(2, 0), memory_format=torch.contiguous_format).movedim(0, 2)
 
 
@@ -402,7 +403,8 @@ def _define(name: str, loop: Callable, fake: Callable) -> Any:
 
     def run(*args):
         given = dict(zip(names, args))
-        kernels = None if given.get("real") is not None else faster("scan_kernels", args[0])  # not with padding
+        # No kernel supports padding.
+        kernels = None if given.get("real") is not None else faster("scan_kernels", args[0])
         with in_own_precision(args[0]):
             if kernels is None or loop.__name__ not in kernels or not _heads_alone(given):
                 return loop(*args)
@@ -418,7 +420,7 @@ def _define(name: str, loop: Callable, fake: Callable) -> Any:
 def _scan(name: str, forward: Callable, fake: Callable, backward: Callable, fake_backward: Callable, kept: int) -> Any:
     """Defines `forward` as an operator, differentiated by the operator `backward`: this gets the gradient, the inputs
     from number `kept` on, the output and flags, and returns the gradients of the first inputs, in order."""
-    # A process may have loaded the package and a copy from the Hub; change the number when an operator changes.
+    # Copies of this file (the package's, the Hub's) share an operator's name: a changed operator needs a new number.
     name = f"{name}_3"
     if hasattr(torch.ops.hf_mlnmt, name):
         return getattr(torch.ops.hf_mlnmt, name)

@@ -1,4 +1,4 @@
-"""The scans of attention_scan.py as Triton kernels: one program for each sentence and head, the loop over i inside.
+"""The scans of attention_scan.py as Triton kernels: each program loops over one head of one sentence.
 
 The recurrent state stays in registers, in float32; a program reads its keys and values again at every step (they fit
 into the L2 cache). The loops of attention_scan.py are the reference; as there, operations that need no order run
@@ -51,7 +51,7 @@ def _weights_backward_kernel(
     if started:
         first = tl.load(start + program * places + j, mask=inside, other=0.0).to(tl.float32)
     memory = first
-    if sums:  # the sum after the last position, from which the loop subtracts each position's weights
+    if sums:  # the sum of all weights, from which the loop below subtracts each position's
         for i in range(length):
             memory += tl.load(weights + (i * programs + program) * places + j, mask=inside, other=0.0)
     carry = tl.zeros([block], tl.float32)
@@ -173,7 +173,7 @@ def _gates_kernel(
     if started:
         context = tl.load(start + program * width + d, mask=real, other=0.0).to(tl.float32)
     for i in range(length):
-        # The context as a vector over rows, for the products below, by a sum over a diagonal instead of through memory.
+        # The context as a vector over rows instead of columns, by a sum, which needs no detour through memory.
         column = tl.sum(tl.where(rows[:, None] == d[None, :], context[None, :], 0.0), 1)
         key = tl.sum(column[:, None] * to_key, 0) + key_bias
         value = tl.sum(column[:, None] * to_value, 0) + value_bias
@@ -261,7 +261,7 @@ def _tiles(places: int, width: int) -> tuple[int, int]:
 
 
 def contexts_forward(energies: Tensor, keys: Tensor, values: Tensor, start: Tensor | None) -> Tensor:
-    """Computes `attention_scan.contexts_forward` without a transition."""
+    """Computes `attention_scan.contexts_forward` for heads that do not depend on one another (no `transition`)."""
     batch, heads, length, places = energies.shape
     width, programs = keys.shape[3], batch * heads
     energies, keys, values = energies.contiguous(), keys.contiguous(), values.contiguous()
@@ -279,7 +279,7 @@ def contexts_forward(energies: Tensor, keys: Tensor, values: Tensor, start: Tens
 def contexts_backward(
     gradient: Tensor, keys: Tensor, values: Tensor, start: Tensor | None, weights: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Computes `attention_scan.contexts_backward` without a transition."""
+    """Computes `attention_scan.contexts_backward` for heads that do not depend on one another (no `transition`)."""
     batch, heads, length, places = gradient.shape
     width, programs = keys.shape[3], batch * heads
     gradient, keys, values = gradient.contiguous(), keys.contiguous(), values.contiguous()
@@ -301,7 +301,7 @@ def contexts_backward(
 def gates_forward(
     query: Tensor, plain: Tensor, log_sum: Tensor, transition: Tensor, bias: Tensor | None, start: Tensor | None
 ) -> Tensor:
-    """Computes `attention_scan.gates_forward` where every head is a group."""
+    """Computes `attention_scan.gates_forward` for heads that do not depend on one another (groups = heads)."""
     batch, heads, length, width = query.shape
     query, plain, log_sum, transition = (x.contiguous() for x in (query, plain, log_sum, transition))
     contexts = torch.empty(query.shape, device=query.device)
@@ -322,7 +322,7 @@ def gates_backward(
     start: Tensor | None,
     contexts: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Computes `attention_scan.gates_backward` where every head is a group."""
+    """Computes `attention_scan.gates_backward` for heads that do not depend on one another (groups = heads)."""
     batch, heads, length, width = query.shape
     before = previous_states(contexts.movedim(2, 0), start, None).movedim(0, 2)
     mixed = torch.matmul(before, transition)

@@ -89,7 +89,8 @@ class BridgeConfig(RNNConfig):
 
     @property
     def languages(self) -> list[str]:
-        """Returns all languages, each once. Setting it drops all others: `from_pretrained(folder, languages=[...])`."""
+        """Returns all languages, each once. Setting a list removes all other languages from the config, which
+        `from_pretrained(folder, languages=[...])` does."""
         return list(dict.fromkeys([*self.source_languages, *self.target_languages]))
 
     @languages.setter
@@ -103,7 +104,7 @@ class BridgeConfig(RNNConfig):
 
     @property
     def is_pair(self) -> bool:
-        """Returns whether there is one language on each side."""
+        """Returns whether the model has just one source language and one target language."""
         return len(self.source_languages) == len(self.target_languages) == 1
 
     def vocabulary(self, language: str, side: Literal["source", "target"]) -> int:
@@ -114,7 +115,7 @@ class BridgeConfig(RNNConfig):
 
     @contextmanager
     def sized_for(self, language: str) -> Iterator[None]:
-        """Sets the vocabulary sizes to a language's while its encoder or decoder is made.
+        """Sets the config's vocabulary sizes to those of `language` inside a with block that makes its modules.
 
         All modules share this one config object, so that later changes in it reach all of them.
         """
@@ -126,8 +127,8 @@ class BridgeConfig(RNNConfig):
             self.vocab_size, self.decoder_vocab_size = sizes
 
     def choose(self, side: Literal["source", "target"], language: str | None) -> str:
-        """Returns `language`, or for None the only one of a side. Raises: ValueError, listing the model's, for
-        others."""
+        """Returns `language`, or for None the side's only language. Raises: ValueError, which lists the side's
+        languages, for an unknown language, and for None where the side has several."""
         known = self.source_languages if side == "source" else self.target_languages
         if language is None and len(known) == 1:
             return known[0]
@@ -140,10 +141,10 @@ class BridgeConfig(RNNConfig):
         return super().cache_slots() if self.coders == "rnn" else ["full_attention"] * self.decoder_layers
 
     def validate_depth(self):
-        pass  # decoders begin with the mean of the bridge's rows: encoders may have another number of layers
+        pass  # no check: decoders begin with the mean of M's rows, whatever the encoder's number of layers
 
     def validate_languages(self):
-        """Raises ValueError for codes that cannot name modules, and languages without a vocabulary."""
+        """Raises ValueError for no source language, a repeated or wrong code, and a language without a vocabulary."""
         for name in ("source_languages", "target_languages"):
             codes = getattr(self, name)
             if len(set(codes)) < len(codes):
@@ -163,7 +164,7 @@ class BridgeConfig(RNNConfig):
             )
 
     def validate_bridge(self):
-        """Raises ValueError for wrong sizes or a negative penalty, and for shared embeddings."""
+        """Raises ValueError for a size of the bridge below 1, a negative penalty weight, and shared embeddings."""
         for name in ("bridge_heads", "bridge_width"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
@@ -174,7 +175,8 @@ class BridgeConfig(RNNConfig):
 
 
 class AttentionBridge(nn.Module):
-    """The inner attention, equations 8 and 9: `width` d_h, `inner` d_w, `heads` k; the paper prints no biases."""
+    """The inner attention, equations 8 and 9, which turns a sentence's states into k rows. `width` is the paper's d_h,
+    `inner` d_w and `heads` k; the paper prints no biases."""
 
     def __init__(self, width: int, inner: int, heads: int, bias: bool = False):
         super().__init__()
@@ -192,7 +194,7 @@ class AttentionBridge(nn.Module):
 
 
 def pooled_rows(memory: Tensor, pooling: str | int) -> Tensor:
-    """Pools M (batch, k, d): "flat": its rows concatenated, (batch, k d); "mean": their mean, or a number: that row.
+    """Pools M (batch, k, d): "flat" concatenates its rows, (batch, k d); "mean" averages them; a number selects one.
 
     Raises: ValueError for another pooling.
     """
@@ -206,7 +208,7 @@ def pooled_rows(memory: Tensor, pooling: str | int) -> Tensor:
 
 
 def redundancy(weights: Tensor) -> Tensor:
-    """Computes equation 10's penalty of each sentence: A (batch, k, source) -> (batch,).
+    """Computes equation 10's penalty ||A A^T - I||_F^2 for each sentence, (batch,), from A (batch, k, source).
 
     Where k is greater than the number n of a sentence's positions it cannot be less than k - n: A A^T has rank n.
     """
@@ -221,8 +223,8 @@ def take_codes(
     source: str | None = None,
     target: str | None = None,
 ) -> tuple[Tensor | None, Tensor | None, str | None, str | None]:
-    """Removes language codes from input_ids and attention_mask (batch, source); returns these, and both languages:
-    those given, else those of the codes, else None.
+    """Removes the language codes at the beginning of input_ids and attention_mask (batch, source). Returns both
+    tensors, then source and target language: each the given one, else the code's, else None.
 
     codes: language -> id of its token; None: the model has none, and nothing is changed.
     Raises: ValueError where rows begin with codes of different languages.
@@ -252,32 +254,32 @@ CODERS: dict[str, dict[str, Any]] = {
 
 @dataclass
 class BridgeEncoderOutput(EncoderOutput):
-    """`bridge_attentions`: A (batch, k, source)."""
+    """The output of encoder and bridge. `bridge_attentions`: the bridge's weights A (batch, k, source)."""
 
     bridge_attentions: Tensor | None = None
 
 
 @dataclass
 class BridgeModelOutput(Seq2SeqModelOutput):
-    """`bridge_attentions`: A (batch, k, source)."""
+    """The output of `BridgeModel`. `bridge_attentions`: the bridge's weights A (batch, k, source)."""
 
     bridge_attentions: Tensor | None = None
 
 
 class BridgePreTrainedModel(RNNPreTrainedModel):
-    """The base of all models of this family."""
+    """The base of all models with an attention bridge."""
 
     config: BridgeConfig
     _supports_flash_attn = True
 
     @classmethod
     def _can_set_attn_implementation(cls) -> bool:
-        # Transformers guesses from the file's text, and would take AttentionBridge for an attention that is fixed.
+        # Transformers would guess from the text of this file, and be misled by the name AttentionBridge.
         return True
 
 
 def module_name(language: str) -> str:
-    """Returns the name of a language's module: not the code alone, for "to" is a language and a method of modules."""
+    """Returns the name of a language's modules: "of_" and its code, since the code "to" is also a method of modules."""
     return f"of_{language}"
 
 
@@ -293,12 +295,13 @@ def new_head(config: BridgeConfig, language: str) -> nn.Linear:
 
 
 def tied_heads(names: Iterable[str]) -> dict[str, str]:
-    """Maps names of the output projections' weights to the embeddings that they are tied to, for names of modules."""
+    """Maps, for modules of the given names, the name of an output projection's weight to that of the decoder's
+    embeddings, to which it is tied."""
     return {f"lm_heads.{name}.weight": f"model.decoders.{name}.embed_tokens.weight" for name in names}
 
 
 def other_languages(config: BridgeConfig) -> list[str]:
-    """Returns patterns of the names of weights of all languages but the config's: they are ignored in loading."""
+    """Returns patterns of the names of weights that belong to none of the config's languages: loading ignores these."""
     kept = {"encoders": config.source_languages, "decoders": config.target_languages}
     kept["lm_heads"] = config.target_languages
     names = {part: "|".join(map(module_name, codes)) or "-" for part, codes in kept.items()}
@@ -306,7 +309,7 @@ def other_languages(config: BridgeConfig) -> list[str]:
 
 
 class BridgedEncoder(nn.Module):
-    """A language's encoder followed by the bridge, with the interface of an encoder."""
+    """A language's encoder followed by the bridge, called like an encoder."""
 
     main_input_name = "input_ids"
     hands_on = ("memory",)
@@ -331,7 +334,7 @@ class BridgedEncoder(nn.Module):
         inputs_embeds: Tensor | None = None,
         **kwargs,
     ) -> BridgeEncoderOutput:
-        """Encodes input_ids and attention_mask (batch, source) as H; M is `memory`, A `bridge_attentions`."""
+        """Encodes input_ids and attention_mask (batch, source); returns H, M (`memory`) and A (`bridge_attentions`)."""
         encoded = self.encoder(input_ids, attention_mask, inputs_embeds, **{**kwargs, "return_dict": True})
         memory, weights = self.bridge(encoded.last_hidden_state, attention_mask)
         return BridgeEncoderOutput(
@@ -344,7 +347,7 @@ class BridgedEncoder(nn.Module):
 
 
 class BridgeModel(BridgePreTrainedModel, TransformerModel):
-    """Encoders, bridge and decoders, without the output projections; can be called with one language on each side."""
+    """Encoders, bridge and decoders, without output projections; forward is for one language on each side."""
 
     def __init__(self, config: BridgeConfig):
         super(TransformerModel, self).__init__(config)
@@ -374,7 +377,7 @@ class BridgeModel(BridgePreTrainedModel, TransformerModel):
         self.encoder.encoder.embed_tokens = value
 
     def decode(self, encoded: EncoderOutput, **inputs: Any) -> BridgeModelOutput:
-        """Runs the decoder over M, without the source's mask (batch, source).
+        """Runs the decoder over M; drops a mask (batch, source), since no row of M is padding.
 
         A mask of four dimensions is kept: a search made it for M, which it pads to whole blocks of slots.
         """
@@ -386,7 +389,7 @@ class BridgeModel(BridgePreTrainedModel, TransformerModel):
 
 
 class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForConditionalGeneration):
-    """The translation model between any of its languages.
+    """The translation model from any of its source languages into any of its target languages.
 
     forward and generate() have arguments `source_language` and `target_language`; they can be left out for a side with
     one language, and where the sources begin with language codes.
@@ -417,14 +420,16 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
     def from_pretrained(  # type: ignore[override]
         cls, pretrained_model_name_or_path: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any
     ) -> Any:
-        """Loads the model, with `languages=[...]` only their modules. Raises: ValueError if one has no weights."""
+        """Loads the model; with `languages=[...]` only the encoders and decoders of these. Raises: ValueError if one of
+        them has no weights in the checkpoint."""
         model, info = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
         missing = set(info["missing_keys"])
         loaded = [name for name, _ in model.named_parameters() if name not in missing]
         coders = [f"model.encoders.{name}" for name in model.model.encoders]
         coders += [f"model.decoders.{name}" for name in model.model.decoders]
         lacking = [coder for coder in coders if not any(name.startswith(f"{coder}.") for name in loaded)]
-        if lacking and not any(".bridge." in key for key in missing):  # else no weights match
+        # If the bridge is missing too, no weight matched: then the languages are not the cause.
+        if lacking and not any(".bridge." in key for key in missing):
             raise ValueError(
                 f"{pretrained_model_name_or_path} has no weights of {', '.join(lacking)}, which its config.json names: "
                 "take languages=[...] that are there, or download the folder again"
@@ -442,7 +447,8 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         return pair
 
     def between(self, source_language: str | None, target_language: str | None) -> Any:
-        """Returns this model for one language on each side: itself if it has no others, else a copy sharing weights."""
+        """Returns a model of one source and one target language: this one if it has no others, else a copy that shares
+        its weights."""
         source = self.config.choose("source", source_language)
         target = self.config.choose("target", target_language)
         if self.config.is_pair:
@@ -511,7 +517,7 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
     def forward(  # type: ignore[override]
         self, input_ids=None, attention_mask=None, *inputs, source_language=None, target_language=None, **named
     ) -> TranslationOutput:
-        """Computes logits and loss between two languages of this model, as the baseline's forward."""
+        """Computes logits and loss for one source and one target language; further arguments as of the baseline's."""
         input_ids, attention_mask, source_language, target_language = take_codes(
             self.config.language_codes, input_ids, attention_mask, source_language, target_language
         )
@@ -519,7 +525,7 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         return super(BridgeForConditionalGeneration, model).forward(input_ids, attention_mask, *inputs, **named)
 
     def generate(self, inputs=None, *args, source_language=None, target_language=None, **kwargs) -> Any:
-        """Translates between two languages of this model, also a pair that it was not trained for."""
+        """Translates from one language of this model into another, also where this pair was not trained."""
         inputs = kwargs.pop("input_ids", None) if inputs is None else inputs
         inputs, mask, source_language, target_language = take_codes(
             self.config.language_codes, inputs, kwargs.pop("attention_mask", None), source_language, target_language
@@ -536,8 +542,8 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         source_language: str | None = None,
         **inputs,
     ) -> Tensor:
-        """Returns sentence embeddings in one space for all languages: M as one vector (batch, k d_model), or its rows'
-        mean, or one row (batch, d_model). Needs no decoder.
+        """Returns sentence embeddings, in the same space for all languages, by `pooling` the rows of M: concatenated
+        (batch, k d_model), their mean or one row (batch, d_model). Calls no decoder.
 
         Raises: ValueError for an unknown language or pooling, which lists the known ones.
         """
@@ -558,7 +564,7 @@ class BridgeForConditionalGeneration(BridgePreTrainedModel, TransformerForCondit
         return losses
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args, **kwargs):
-        # Caches and loops read the source's length and mask from here on: those of M, which has no mask.
+        # From here on caches and loops read the length and the mask of the source here: give them M, without a mask.
         encoded = EncoderOutput.of(model_kwargs["encoder_outputs"], BridgedEncoder.hands_on)
         recorded = {name: getattr(encoded, name) for name in ("hidden_states", "attentions")}
         model_kwargs["encoder_outputs"] = EncoderOutput(encoded.memory, memory=encoded.memory, **recorded)

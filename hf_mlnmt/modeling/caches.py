@@ -21,7 +21,7 @@ from transformers.cache_utils import DynamicLayer, StaticLayer
 
 
 def real_positions(mask: Tensor | None, past: int | Tensor, length: int) -> Tensor | None:
-    """Returns which of the `length` positions after `past` are not padding, (batch, length); None for None: all.
+    """Returns (batch, length), True where a position from `past` on is not padding; None where `mask` is None.
 
     mask: an attention's, (batch, 1, queries, keys), additive or boolean, or (batch, keys).
     """
@@ -30,13 +30,13 @@ def real_positions(mask: Tensor | None, past: int | Tensor, length: int) -> Tens
     if mask.dim() == 4:
         mask = mask[:, 0, -1]  # the last query sees every real position up to itself
         mask = mask if mask.dtype == torch.bool else mask == 0
-    if isinstance(past, Tensor):  # a static cache has its length on the device
+    if isinstance(past, Tensor):  # a static cache returns its length as a tensor
         return mask.index_select(1, torch.arange(length, device=mask.device) + past).bool()
     return mask[:, past : past + length].bool()
 
 
 class KeptStates(DynamicLayer):
-    """A slot of growing size that also keeps states, (batch, steps, ...), the last step at the end.
+    """A dynamic cache layer that also keeps states, (batch, steps, ...), the last step at the end.
 
     It keeps the last `kept` steps, or all of them after `activate_past_recording` (assisted decoding), so that `crop`
     can drop some. `what` names the states in an error.
@@ -89,9 +89,9 @@ class KeptStates(DynamicLayer):
 
 
 class StaticStates(StaticLayer):
-    """A slot of a fixed size that also keeps a state, changed in place (torch.compile)."""
+    """A static cache layer (of fixed size, for torch.compile) that also keeps a state, which is changed in place."""
 
-    is_croppable = False  # earlier states have been overwritten
+    is_croppable = False  # each new state overwrites the last
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -116,7 +116,7 @@ class StaticStates(StaticLayer):
 
 
 def slot_of(cache: Any, index: int, method: str) -> Any:
-    """Returns the slot `index` of the target's cache. Raises: ValueError for a slot that has not the given `method`."""
+    """Returns cache layer number `index` of the target's cache. Raises: ValueError if it lacks the given `method`."""
     layers = getattr(cache, "self_attention_cache", cache).layers
     slot = layers[index] if index < len(layers) else None
     if not hasattr(slot, method):
@@ -128,26 +128,27 @@ def slot_of(cache: Any, index: int, method: str) -> Any:
 
 
 class SlotState:
-    """The base of all slots with a state, also those of a search (search/cache.py), which override its methods."""
+    """The base of all cache layers with a state; those of a search (search/cache.py) override its methods."""
 
-    counts_positions = True  # whether `count_positions` stores keys and values of one number
+    counts_positions = True  # False: `count_positions` does nothing
 
     def real_positions(self, real: Tensor | None) -> Tensor | None:
-        """Returns `real`: which of the new positions are not padding, (batch, time), None: all."""
+        """Returns `real` as given: (batch, time), True where a new position is not padding; None: no padding."""
         return real
 
 
 class RecurrentState(SlotState):
-    """The interface of a slot to a recurrent attention: the states before positions, and values kept between calls."""
+    """The interface of a cache layer to a recurrent attention: its states, and values kept between calls."""
 
     constants: Any = None
 
     def of_source(self, name: str, compute: Callable[[], Any]) -> Any:
-        """Returns `compute()`, a function of the source alone; the slots of a search keep its result by name."""
+        """Returns `compute()`, which depends on the source alone. The cache layers of a search override this: they call
+        it once and keep the result under `name`."""
         return compute()
 
     def constant(self, compute: Callable[[], Any]) -> Any:
-        """Returns `compute()`, a product of weights, called only the first time."""
+        """Returns the result of `compute()`, a product of weights, which is called only the first time."""
         if self.constants is None:
             self.constants = compute()
         return self.constants
@@ -157,14 +158,14 @@ class RecurrentState(SlotState):
         raise NotImplementedError
 
     def states_before(self, length: int) -> Tensor | None:
-        """Returns the state before each of `length` new positions, (batch, heads, length, width): for one position the
-        last state; None at the beginning, and for several, which depend on one another."""
+        """Returns the state before one new position, (batch, heads, 1, width). Returns None where the sentence begins,
+        and for a `length` of several new positions, as later ones depend on states that are not computed yet."""
         last = self.last_state()
         return None if last is None or length > 1 else last.unsqueeze(2)
 
 
 class RecurrentCacheLayer(RecurrentState, KeptStates):
-    """A decoder layer's keys and values, and the states (batch, steps, heads, width) of its recurrence."""
+    """The dynamic cache layer of a recurrence: keys and values, and the states (batch, steps, heads, width)."""
 
     _layer_type = "mlnmt_recurrence"
     what = "states of the attention"
@@ -180,12 +181,12 @@ class RecurrentCacheLayer(RecurrentState, KeptStates):
 
 
 class StaticRecurrentCacheLayer(RecurrentState, StaticStates):
-    """The static slot of a recurrence: only the last state, (batch, heads, width), changed in place."""
+    """The static cache layer of a recurrence: keys, values, and the last state (batch, heads, width) alone."""
 
     _layer_type = "mlnmt_recurrence"
 
     def last_state(self) -> Tensor | None:
-        # After `reset()` the state is zeros, with which every recurrence begins.
+        # Not None after `reset()`, but zeros, with which every recurrence begins.
         return None if self.states is None else self.states.clone()
 
     def append_states(self, states: Tensor):
@@ -196,7 +197,8 @@ class StaticRecurrentCacheLayer(RecurrentState, StaticStates):
 
 
 def count_positions(slot: RecurrentCacheLayer | StaticRecurrentCacheLayer, like: Tensor) -> None:
-    """Adds the positions of `like` (batch, time, ...) to the slot's length, by keys and values of one number each."""
+    """Adds the number of positions of `like` (batch, time, ...) to a cache layer's length: appends a key and a value of
+    one zero for each; does nothing in a search, which counts by itself."""
     if slot.counts_positions:
         nothing = like.new_zeros(like.shape[0], 1, like.shape[1], 1)
         slot.update(nothing, nothing)

@@ -38,7 +38,7 @@ from .transformer import TransformerForConditionalGeneration
 
 @strict
 class DualContextSupervisionConfig(MultiLevelSupervisionConfig, DualContextConfig):
-    """The fields of both families; the decoders have self-attention."""
+    """The config of auxiliary decoders (with self-attention) over a dual-context encoder: the fields of both."""
 
     model_type = "mlnmt-dual-context-supervision"
 
@@ -46,7 +46,7 @@ class DualContextSupervisionConfig(MultiLevelSupervisionConfig, DualContextConfi
 
 
 class DualContextSupervisionEncoder(MultiLevelEncoder, DualContextEncoder):
-    """An encoder of layers with the dual contextual module, some of which auxiliary decoders read."""
+    """An encoder whose layers have the dual contextual module, and which returns states for the auxiliary decoders."""
 
     config: DualContextSupervisionConfig
 
@@ -59,14 +59,15 @@ class DualContextSupervisionModel(MultiLevelSupervisionModel):
 
 
 class DualContextSupervisionForConditionalGeneration(MultiLevelSupervisionForConditionalGeneration):
-    """The translation model; models made of one of its decoders are dual-context models."""
+    """The translation model with auxiliary decoders over a dual-context encoder. A model made with one of its decoders
+    is a dual-context model, or the baseline where no encoder layer left has the module."""
 
     config: DualContextSupervisionConfig
     model_class = DualContextSupervisionModel
     citation = "ampomah-multilevel ampomah2021dual"
 
     def single_class(self, encoder_layers: int) -> type[TransformerForConditionalGeneration]:
-        # An encoder whose layers are all below the range of `dual_layers` is the baseline's.
+        # Below the first of `dual_layers` no encoder layer has the module: the model is the baseline.
         if self.config.dual_layers is not None and encoder_layers < self.config.dual_layers[0]:
             return TransformerForConditionalGeneration
         return DualContextForConditionalGeneration
@@ -80,7 +81,7 @@ class DualContextSupervisionForConditionalGeneration(MultiLevelSupervisionForCon
 
 @strict
 class DualContextMultiLayerConfig(MultiLayerAttentionConfig, DualContextConfig):
-    """The fields of both families; the decoder has self-attention and MLMHA."""
+    """The config of MLMHA over a dual-context encoder: the fields of both; the decoder has self-attention."""
 
     model_type = "mlnmt-dual-context-multi-layer"
 
@@ -88,7 +89,7 @@ class DualContextMultiLayerConfig(MultiLayerAttentionConfig, DualContextConfig):
 
 
 class DualContextMultiLayerEncoder(FeatureCollector, DualContextEncoder):
-    """An encoder of layers with the dual contextual module, which returns the outputs of all collected layers."""
+    """An encoder whose layers have the dual contextual module, and which returns the outputs of its top n layers."""
 
     config: DualContextMultiLayerConfig
 
@@ -101,7 +102,7 @@ class DualContextMultiLayerModel(MultiLayerAttentionModel):
 
 
 class DualContextMultiLayerForConditionalGeneration(MultiLayerAttentionForConditionalGeneration):
-    """The translation model."""
+    """The translation model whose decoder attends to several layers (MLMHA) of a dual-context encoder."""
 
     config: DualContextMultiLayerConfig
     model_class = DualContextMultiLayerModel
@@ -110,7 +111,7 @@ class DualContextMultiLayerForConditionalGeneration(MultiLayerAttentionForCondit
 
 @strict
 class DualContextAggregationConfig(AggregationConfig, DualContextConfig):
-    """The fields of both families; the decoder has self-attention."""
+    """The config of layer aggregation over a dual-context encoder: the fields of both; decoders have self-attention."""
 
     model_type = "mlnmt-dual-context-aggregation"
 
@@ -118,7 +119,7 @@ class DualContextAggregationConfig(AggregationConfig, DualContextConfig):
 
 
 class DualContextAggregationEncoder(AggregationEncoder, DualContextEncoder):
-    """An encoder of layers with the dual contextual module, whose outputs are merged."""
+    """An encoder whose layers have the dual contextual module, and which merges their outputs (aggregation.py)."""
 
     config: DualContextAggregationConfig
 
@@ -131,7 +132,7 @@ class DualContextAggregationModel(AggregationModel):
 
 
 class DualContextAggregationForConditionalGeneration(AggregationForConditionalGeneration):
-    """The translation model."""
+    """The translation model whose decoder reads merged layers (aggregation.py) of a dual-context encoder."""
 
     config: DualContextAggregationConfig
     model_class = DualContextAggregationModel

@@ -44,25 +44,28 @@ from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, 
 
 
 def windows(extended: Tensor, length: int) -> Tensor:
-    """Concatenates the f inputs in the window of each of the last `length` positions: (batch, length, f d_model)."""
+    """Concatenates the f inputs in the window of each of `length` positions, (batch, length, f d_model); `extended`
+    (batch, length + f - 1, d_model) holds the inputs of all windows."""
     kernel = extended.shape[1] - length + 1
     return torch.cat([extended[:, i : i + length] for i in range(kernel)], dim=-1)
 
 
 class ConvolutionState(SlotState):
-    """The interface of a slot to a dual contextual module: the last inputs of its convolution."""
+    """The methods by which a dual contextual module uses its cache layer, which keeps the convolution's last inputs."""
 
     def extend(self, inputs: Tensor, kept: int) -> Tensor:
-        """Returns inputs (batch, time, d_model) after the `kept` ones before, at first zeros; stores the last ones."""
+        """Returns inputs (batch, time, d_model) with the `kept` last inputs of earlier calls (at first zeros) in front,
+        and stores the new last ones."""
         raise NotImplementedError
 
     def windows(self, inputs: Tensor, kept: int) -> Tensor:
-        """Concatenates to each input (batch, time, d_model) the `kept` before it: (batch, time, (kept + 1) d_model)."""
+        """Concatenates each input (batch, time, d_model) with the `kept` inputs before it, also those of earlier calls:
+        (batch, time, (kept + 1) d_model)."""
         return windows(self.extend(inputs, kept), inputs.shape[1])
 
 
 class ConvolutionCacheLayer(ConvolutionState, KeptStates):
-    """A decoder layer's keys and values, and `states`: the convolution's last inputs, (batch, f - 1, d_model)."""
+    """A dynamic cache layer with keys, values and `states`: the convolution's last inputs (batch, f - 1, d_model)."""
 
     _layer_type = "mlnmt_convolution"
     what = "inputs of the convolution"
@@ -76,7 +79,7 @@ class ConvolutionCacheLayer(ConvolutionState, KeptStates):
 
 
 class StaticConvolutionCacheLayer(ConvolutionState, StaticStates):
-    """The static slot of a convolution: its last inputs, (batch, f - 1, d_model), changed in place."""
+    """The static cache layer of a dual contextual module; the last inputs (batch, f - 1, d_model) change in place."""
 
     _layer_type = "mlnmt_convolution"
 
@@ -91,7 +94,7 @@ class StaticConvolutionCacheLayer(ConvolutionState, StaticStates):
 
 @strict
 class DualContextConfig(TransformerConfig):
-    """The baseline's fields, and:
+    """The config of a model with the dual contextual module: the baseline's fields and those below.
 
     Args:
         dual_context: where the module replaces self-attention, named as in the thesis.
@@ -107,7 +110,7 @@ class DualContextConfig(TransformerConfig):
     kernel_size: int = 2
 
     def is_dual(self, side: str, layer_idx: int) -> bool:
-        """Returns whether layer `layer_idx` (from 0) of `side`, "encoder" or "decoder", has the module."""
+        """Returns whether layer `layer_idx` (from 0) of the "encoder" or "decoder" has the dual contextual module."""
         if self.dual_context == ("Dec-DC" if side == "encoder" else "Enc-DC"):
             return False
         return self.dual_layers is None or self.dual_layers[0] <= layer_idx + 1 <= self.dual_layers[1]
@@ -141,8 +144,8 @@ class DualContextAttention(Attention):
         self.convolution = nn.Linear(self.kernel * width, 2 * width)  # W^r, b^r
         self.convolution_norm = nn.LayerNorm(width, config.layer_norm_eps)
         bias = config.attention_bias
-        self.global_proj = nn.Linear(width, 4 * width, bias)  # of r: both W_q, then W_k, W_v of h_g
-        self.local_proj = nn.Linear(width, 2 * width, bias)  # of l_c: W_k, W_v of h_l
+        self.global_proj = nn.Linear(width, 4 * width, bias)  # r to queries of h_l and h_g, keys and values of h_g
+        self.local_proj = nn.Linear(width, 2 * width, bias)  # l_c to keys and values of h_l
         self.out_proj = nn.Linear(2 * width, width)  # W_z, b_z
 
     def forward(
@@ -154,7 +157,7 @@ class DualContextAttention(Attention):
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
         """Computes z from r (batch, time, d_model), the same shape; returns it and, if eager, weights (batch, 2, heads,
-        time, keys). is_causal: whether an encoder must see no later positions; then those of the window are zeros."""
+        time, keys). is_causal: True for an encoder that must not see later positions: in its windows they are zeros."""
         cache = getattr(cache, "self_attention_cache", cache)
         local = self.local_context(hidden_states, attention_mask, cache, bool(is_causal))
         kwargs |= {} if is_causal is None else {"is_causal": is_causal}
@@ -173,7 +176,7 @@ class DualContextAttention(Attention):
     def local_context(
         self, inputs: Tensor, mask: Tensor | None, cache: Cache | None, hide_later: bool = False
     ) -> Tensor:
-        """Computes equation 5.4: l_c from r (`inputs`); with `hide_later` later positions of the windows are zeros."""
+        """Computes equation 5.4: l_c from r (`inputs`); `hide_later` replaces a window's later positions by zeros."""
         length = inputs.shape[1]
         slot = None if cache is None else slot_of(cache, self.layer_idx, "windows")
         past = 0 if cache is None else cache.get_seq_length(self.layer_idx)
@@ -195,7 +198,7 @@ ATTENTIONS = [OutputRecorder(SelfAttention, index=1), OutputRecorder(DualContext
 
 
 class DualContextEncoderLayer(EncoderLayer):
-    """The baseline's encoder layer; DualContextAttention replaces self-attention in layers of `dual_layers`."""
+    """The baseline's encoder layer, whose self-attention is DualContextAttention where the config has the module."""
 
     def __init__(self, config: DualContextConfig, layer_idx: int):
         if config.is_dual("encoder", layer_idx):
@@ -204,7 +207,7 @@ class DualContextEncoderLayer(EncoderLayer):
 
 
 class DualContextDecoderLayer(DecoderLayer):
-    """The baseline's decoder layer; DualContextAttention replaces self-attention in layers of `dual_layers`."""
+    """The baseline's decoder layer, whose self-attention is DualContextAttention where the config has the module."""
 
     def __init__(self, config: DualContextConfig, layer_idx: int):
         if config.is_dual("decoder", layer_idx):
@@ -237,7 +240,7 @@ class DualContextModel(TransformerModel):
 
 
 class DualContextForConditionalGeneration(TransformerForConditionalGeneration):
-    """The translation model."""
+    """The translation model with the dual contextual module."""
 
     config: DualContextConfig
     model_class = DualContextModel

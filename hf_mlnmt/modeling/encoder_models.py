@@ -52,12 +52,12 @@ class EncoderModel(TransformerPreTrainedModel):
 
 
 class EncoderWithProjection(TransformerPreTrainedModel):
-    """The base of both models: the encoder, W_proj, and a loss that is a sum over predicted positions."""
+    """The base of both pre-training models: encoder, output projection W_proj, and loss over predicted positions."""
 
     model_class: type[TransformerModel] = TransformerModel
     causal = False
     output_class: type[ModelOutput] = MaskedLMOutput
-    computes_own_loss = True  # forward takes `smoothing`, `loss_only` and `num_items_in_batch`
+    computes_own_loss = True  # read by objectives: forward takes `smoothing`, `loss_only`, `num_items_in_batch`
     citation = "rosendahl2024chapter4"
     _keys_to_ignore_on_load_unexpected = [r"^model\.decoder\.", r"^lm_head\.", r"^model\.auxiliary_"]
 
@@ -73,7 +73,7 @@ class EncoderWithProjection(TransformerPreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, config=None, key_mapping=None, **kwargs):  # type: ignore[override]
-        """Loads the model, also from a translation model with shared embeddings, stored under the decoder's name."""
+        """Loads the model, also from a translation model, whose shared embeddings have the decoder's name."""
         stored, kind = config, cast(Any, cls.config_class)
         if not isinstance(config, PreTrainedConfig):
             told = {key: kwargs[key] for key in HUB if key in kwargs}
@@ -105,7 +105,7 @@ class EncoderWithProjection(TransformerPreTrainedModel):
         shift_labels: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> ModelOutput:
-        """Score or train: tokens (batch, source) -> logits (batch, source, vocabulary), and with `labels` the loss.
+        """Scores tokens (batch, source): returns logits (batch, source, vocabulary) and, with `labels`, the loss.
 
         Args:
             labels: (batch, source). Of encoder-cloze the tokens at the positions that count, -100 elsewhere; of
@@ -147,9 +147,9 @@ class EncoderForCausalLM(EncoderWithProjection, Generation):
     _can_compile_fullgraph = False  # the input grows at every step, while a compiled graph has fixed shapes
 
     def _prepare_generation_config(self, generation_config, *args, **kwargs):
-        if kwargs.get("inputs_embeds") is not None:  # Transformers then insists on a cache
+        if kwargs.get("inputs_embeds") is not None:  # Transformers needs a cache for these
             raise ValueError("inputs_embeds: this model has no cache, so generate() needs input_ids")
-        # With use_cache Transformers would pass the last token alone.
+        # With use_cache Transformers would pass only the last token to forward.
         prepared, model_kwargs = super()._prepare_generation_config(generation_config, *args, **kwargs)
         prepared.use_cache = False
         return prepared, model_kwargs

@@ -66,7 +66,7 @@ SOURCE, TARGET = (EMBEDDING[0], EMBEDDING[2]), EMBEDDING[1:]
 
 @strict
 class ExtendedCrossAttentionConfig(TransformerConfig):
-    """The baseline's fields, `norm_position` "pre" by default as in the thesis, and:
+    """The config of extended cross-attention: the baseline's fields (`norm_position` "pre" by default) and those below.
 
     Args:
         cross_attention: the kind of attention over the source, named as in the table of the family.
@@ -94,7 +94,7 @@ class ExtendedCrossAttentionConfig(TransformerConfig):
 
     @property
     def is_recurrent(self) -> bool:
-        """Returns whether the attention at a position depends on that at the position before."""
+        """Returns whether the attention at a target position depends on the attention at the position before."""
         return self.cross_attention not in EMBEDDING
 
     def cache_slots(self) -> list[str]:
@@ -102,7 +102,7 @@ class ExtendedCrossAttentionConfig(TransformerConfig):
         return [RecurrentCacheLayer._layer_type] * len(slots) if self.is_recurrent else slots
 
     def validate_extension(self):
-        """Raises ValueError for fields without effect in this member, and for a fertility below 1."""
+        """Raises ValueError for fertility_maximum below 1 and embedding_layer_norm in a member without embeddings."""
         if self.fertility_maximum < 1:
             raise ValueError(f"fertility_maximum={self.fertility_maximum}: must be at least 1")
         if self.embedding_layer_norm and self.cross_attention not in EMBEDDING:
@@ -113,9 +113,9 @@ class ExtendedCrossAttentionConfig(TransformerConfig):
 
 
 class WordEmbeddingAttention(CrossAttention):
-    """Attention over the source with word embeddings: section 5.2.1, W [h ; f~] = W^1 h + W^2 f~.
+    """Attention over the source that also reads word embeddings, of the source (f~), the target (e~) or both.
 
-    With f~, memory is [h ; f~], (batch, source, 2 d_model).
+    Section 5.2.1: W [h ; f~] = W^1 h + W^2 f~. With f~, memory is [h ; f~], (batch, source, 2 d_model).
     """
 
     def __init__(self, config: ExtendedCrossAttentionConfig, heads: int, layer_idx: int = 0):
@@ -135,8 +135,8 @@ class WordEmbeddingAttention(CrossAttention):
         words: Tensor | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attends as `CrossAttention` does, with a projection of e~, `words` (batch, target, d_model), in the
-        queries."""
+        """Attends as `CrossAttention` does; adds a projection of the target's word embeddings e~, `words` (batch,
+        target, d_model), to the queries."""
         query = project(self.q_proj, hidden_states)
         if self.word_q_proj is not None and words is not None:
             query = query + project(self.word_q_proj, words)
@@ -146,7 +146,7 @@ class WordEmbeddingAttention(CrossAttention):
 
 
 class HeadProjection(JointMatrices):
-    """A parameter with a matrix for every head; a call returns it, (heads, outputs, inputs)."""
+    """One parameter with a matrix for every head, (heads, outputs, inputs); a call returns this parameter."""
 
     def __init__(self, heads: int, inputs: int, outputs: int):
         super().__init__()
@@ -158,7 +158,8 @@ class HeadProjection(JointMatrices):
 
 
 class RecurrentAttention(CrossAttention):
-    """The base of the recurrent members: projections, energies, the state in the cache; subclasses define `recur`."""
+    """The base of attentions that depend on the previous position: projects, computes energies and keeps the state in
+    the cache; subclasses define `recur`."""
 
     def forward(
         self,
@@ -170,14 +171,14 @@ class RecurrentAttention(CrossAttention):
         inverse_fertility: Tensor | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attends as `CrossAttention` does; the weights are returned by every implementation, of key-value-* by eager.
+        """Attends as `CrossAttention` does; weights are returned by any implementation, in key-value-* by "eager" only.
 
         target_real: (batch, target), False at padding; None: no padding. inverse_fertility: 1/phi (batch, source, 1).
         """
         query = split_heads(project(self.q_proj, hidden_states), self.heads)
         key, value = cached_source(cache, self.layer_idx, self.project_source, memory)
         slot = None if cache is None else slot_of(cache, self.layer_idx, "append_states")
-        start = before = None  # the state before the first position, and the states before all, where they are known
+        start = before = None  # state before the first position; states before all positions, where known
         if slot is not None:
             start, before = slot.last_state(), slot.states_before(query.shape[2])
             target_real = slot.real_positions(target_real)
@@ -211,7 +212,7 @@ class RecurrentAttention(CrossAttention):
         raise NotImplementedError
 
     def energies(self, query: Tensor, key: Tensor, hidden: Tensor | None) -> Tensor:
-        """Computes equation 5.1, (batch, heads, target, source), in float32 at least."""
+        """Computes the energies E of equation 5.1, (batch, heads, target, source), in float32 or float64."""
         return self.energies_of_scaled(query * self.scaling, key, hidden)
 
     @staticmethod
@@ -222,7 +223,7 @@ class RecurrentAttention(CrossAttention):
         return energies if hidden is None else energies.masked_fill(hidden, torch.finfo(energies.dtype).min)
 
     def read(self, weights: Tensor, value: Tensor) -> Tensor:
-        """Computes equation 5.3, with dropout on the weights."""
+        """Computes the contexts of equation 5.3, sums of values by the weights, with dropout on the weights."""
         weights = nn.functional.dropout(weights.to(value.dtype), self.config.attention_dropout, self.training)
         return torch.matmul(weights, value)
 
@@ -253,7 +254,7 @@ class PreviousContextAttention(RecurrentAttention):
         return context, weights, states
 
     def extend_query(self, context: Tensor) -> Tensor:
-        """Computes W_q^2 gamma from c, both (batch, heads, target, d_h)."""
+        """Computes W_q^2 gamma, an addend of queries, from previous contexts c; both (batch, heads, target, d_h)."""
         if self.full:
             joined = self.context_q_proj(self.context_proj(context.transpose(1, 2).flatten(2)))
             return split_heads(joined, self.heads)
@@ -268,7 +269,7 @@ class PreviousContextAttention(RecurrentAttention):
         start: Tensor | None,
         real: Tensor | None,
     ) -> Tensor:
-        """Computes all weights by `context_scan`; products that need no earlier position are computed before."""
+        """Computes the weights of all positions by `context_scan`, after the products that need no earlier position."""
         transition, shift = self.transition(key) if self.full else (None, None)
         energies = self.energies(query if shift is None else query + shift, key, hidden)
         exact = energies.dtype
@@ -280,7 +281,7 @@ class PreviousContextAttention(RecurrentAttention):
         return context_scan(energies, key.to(exact), value.to(exact), transition, start, real)
 
     def transition(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Returns W_q^2 W_att, in float32 at least and scaled; and the two layers' common bias, if they have one."""
+        """Returns the scaled product W_q^2 W_att in float32 or float64, and the common bias of both layers or None."""
         outer, inner, shift = chained(self.context_q_proj, self.context_proj, like)
         exact = torch.promote_types(outer.dtype, torch.float32)
         shift = None if shift is None else shift.view(self.heads, 1, -1)
@@ -310,7 +311,7 @@ class PreviousWeightAttention(RecurrentAttention):
         return self.read(weights, value), weights, states
 
     def coefficient(self, key: Tensor, inverse_fertility: Tensor | None) -> Tensor:
-        """Computes u (batch, heads, source), in float32 at least: the energies of the query W_q^2, divided by phi."""
+        """Computes u (batch, heads, source), in float32 or float64: energies of W_q^2 as a query, divided by phi."""
         direction = self.weight_q_proj().transpose(1, 2).to(key.dtype)
         coefficient = self.energies(direction, key, None).squeeze(2)
         return coefficient if inverse_fertility is None else coefficient * inverse_fertility[:, None, :, 0]
@@ -333,7 +334,7 @@ class KeyValueContextAttention(RecurrentAttention):
         energies = self.energies_of_scaled(query, key, hidden)
         exact = energies.dtype
         log_sum = energies.logsumexp(-1)
-        # On a GPU, where each operation costs time, one less for the same result.
+        # Both are the softmax. On a GPU one call is cheaper; on a CPU the known log_sum saves time.
         weights = energies.softmax(-1) if is_asynchronous(energies) else torch.exp(energies - log_sum.unsqueeze(-1))
         plain = torch.matmul(weights.to(value.dtype), value).to(exact)  # c~
         product = partial(self.transition, key)
@@ -353,7 +354,7 @@ class KeyValueContextAttention(RecurrentAttention):
         if gate is None:
             before = previous_states(contexts.movedim(2, 0), start, real).movedim(0, 2)
             gate, _ = gate_step(query, plain, log_sum, transition, bias, before)
-        # The context as the sum over the source and the pair's part, with dropout on all J + 1 weights.
+        # Split the context into the sum over the source and the added pair's part: dropout acts on each weight.
         of_pair = contexts - (1 - gate) * plain
         if dropped:
             of_pair = nn.functional.dropout(torch.ones_like(gate), self.config.attention_dropout) * of_pair
@@ -363,7 +364,8 @@ class KeyValueContextAttention(RecurrentAttention):
         return self.read(weights, value).to(exact) + of_pair, weights, contexts
 
     def transition(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Returns T and b of `gate_scan`: [W_k ; W_v] W_ctx (W_att), which maps c_{i-1} to key and value; biases."""
+        """Returns T and b of `gate_scan`, which map c_{i-1} to the added key and value: T = [W_k ; W_v] W_ctx (in
+        key-value-full also W_att), and the bias or None."""
         weight, bias = matrix_of(self.kv_proj, like)
         exact = torch.promote_types(weight.dtype, torch.float32)
         width, groups = self.config.d_model, 1 if self.full else self.heads
@@ -380,13 +382,14 @@ class KeyValueContextAttention(RecurrentAttention):
 
 
 def chained(second: nn.Module, first: nn.Module, like: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Returns W_2, W_1 and b, or None for no bias, of second(first(x)) = x W_1^T W_2^T + b."""
+    """Returns the matrices W_2, W_1 and the bias b or None of linear layers: second(first(x)) = x W_1^T W_2^T + b."""
     (outer, bias), (inner, offset) = matrix_of(second, like), matrix_of(first, like)
     return outer, inner, bias if offset is None else second(offset.unsqueeze(0)).squeeze(0)
 
 
 def after_padding(states: Tensor, known: Tensor | None, real: Tensor | None) -> Tensor:
-    """Returns the last real position's state at each position (batch, heads, target, width), at first `known`."""
+    """Returns for each position the state at the last real position up to it, (batch, heads, target, width), or `known`
+    where there is none."""
     if real is None:
         return states
     longer, seen = torch.cat([states, states[:, :, -1:]], dim=2), torch.cat([real, real[:, -1:]], dim=1)
@@ -397,7 +400,7 @@ def hidden_positions(mask: Tensor | None) -> Tensor | None:
     """Converts the mask of any implementation to a boolean one (batch, 1, 1 or target, source), True where hidden."""
     if mask is None:
         return None
-    if mask.dim() == 2:  # flash attention's: True is visible
+    if mask.dim() == 2:  # a mask for flash attention, in which 0 hides
         return mask[:, None, None, :] == 0
     return ~mask if mask.dtype == torch.bool else mask != 0
 
@@ -416,7 +419,7 @@ class ExtendedDecoderLayer(DecoderLayer):
 
 
 class Fertility(nn.Module):
-    """Computes 1 / phi of every source position, phi = phi_max sigmoid(v^T h)."""
+    """A module that computes 1 / phi of every source position, phi = phi_max sigmoid(v^T h) its fertility."""
 
     def __init__(self, config: ExtendedCrossAttentionConfig):
         super().__init__()
@@ -428,13 +431,14 @@ class Fertility(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """Computes 1 / phi (batch, source, 1) from states h (batch, source, d_model)."""
-        # 1 / sigmoid(x) = 1 + exp(-x), and exp(20) is far from infinity in any kind of number but float16.
+        # 1 / sigmoid(x) = 1 + exp(-x); the clamp keeps exp(-x) finite in every dtype but float16.
         energy = nn.functional.linear(states, self.weight).clamp(min=-20.0)
         return (1 + torch.exp(-energy)) / self.maximum
 
 
 class ExtendedEncoder(Encoder):
-    """The baseline's encoder; its memory is [h ; f~] in members with f~, its features are 1/phi in "fertility"."""
+    """The baseline's encoder, which also hands word embeddings f~ to the decoder, as memory [h ; f~], or in the member
+    "fertility" 1 / phi as features."""
 
     config: ExtendedCrossAttentionConfig
 
@@ -452,7 +456,7 @@ class ExtendedEncoder(Encoder):
         return ("memory",) if self.config.cross_attention in SOURCE else ()
 
     def memory(self, states: list[Tensor]) -> Tensor | None:
-        """Returns [h ; f~] (batch, source, 2 d_model); None in members without f~: the decoder reads h."""
+        """Returns states and embeddings [h ; f~] (batch, source, 2 d_model); None where the member reads h alone."""
         if self.config.cross_attention not in SOURCE:
             return None
         return torch.cat([states[-1], normed(self.word_norm, states[0])], dim=-1)
@@ -476,8 +480,8 @@ class ExtendedDecoder(Decoder):
         self.post_init()
 
     def extend(self, embeds, past, position_ids, attention_mask, features) -> dict[str, Tensor]:
-        """Returns those that the member needs of `words`: e~ (batch, target, d_model); `target_real` (batch, target):
-        False at padding, where a mask is given; `inverse_fertility`: 1/phi (batch, source, 1)."""
+        """Returns by name the inputs that the member needs: `words`, e~ (batch, target, d_model); `target_real` (batch,
+        target), False at padding, if there is a mask; `inverse_fertility`, 1/phi (batch, source, 1)."""
         extras: dict[str, Any] = {}
         if self.reads_words:
             extras["words"] = normed(self.word_norm, self.embed(embeds, past, position_ids))
@@ -497,7 +501,7 @@ class ExtendedCrossAttentionModel(TransformerModel):
 
 
 class ExtendedCrossAttentionForConditionalGeneration(TransformerForConditionalGeneration):
-    """The translation model."""
+    """The translation model with extended cross-attention."""
 
     config: ExtendedCrossAttentionConfig
     model_class = ExtendedCrossAttentionModel

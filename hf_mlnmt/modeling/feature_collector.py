@@ -25,7 +25,7 @@ from .transformer import Encoder
 
 
 def check_feature_count(field: str, value: int | None, encoder_layers: int):
-    """Raises ValueError, which names `field`, for an n outside 1 .. L; None means L."""
+    """Raises ValueError, which names `field`, for a number of layers outside 1 .. `encoder_layers`; None is allowed."""
     if value is not None and not 1 <= value <= encoder_layers:
         raise ValueError(
             f"{field}={value}: must be from 1 to encoder_layers={encoder_layers}, or None for all of the layers"
@@ -33,7 +33,7 @@ def check_feature_count(field: str, value: int | None, encoder_layers: int):
 
 
 class FeatureCollector(Encoder):
-    """An encoder whose memory comes from `config.feature_count` of its L + 1 states, counted from the top."""
+    """An encoder that collects the last `config.feature_count` of its L + 1 states as F and makes memory of F."""
 
     @can_return_tuple
     def forward(
@@ -44,7 +44,7 @@ class FeatureCollector(Encoder):
         layer_mask: Tensor | Sequence[float] | None = None,
         **kwargs,
     ) -> EncoderOutput:
-        """Encodes as the base class does; memory is `merge(F)`.
+        """Encodes as the base class does; the output's memory is `merge` of the collected states F.
 
         Args:
             layer_mask: (features,), a factor for each f^i, lowest layer first: 0 replaces it by zeros (thesis, section
@@ -63,12 +63,12 @@ class FeatureCollector(Encoder):
         return ("memory",)
 
     def memory(self, states: list[Tensor]) -> Tensor:
-        """Returns F (batch, source, features, d_model), which `forward` masks and merges."""
+        """Returns the collected states F (batch, source, features, d_model), which `forward` masks and merges."""
         collected = states[-self.config.feature_count : -1]
         return torch.stack([*(normed(self.layer_norm, x) for x in collected), states[-1]], dim=2)
 
     def mask_features(self, features: Tensor, layer_mask: Tensor | Sequence[float] | None) -> Tensor:
-        """Returns F (batch, source, features, d_model) with each f^i multiplied by its number in `layer_mask`."""
+        """Returns F (batch, source, features, d_model), each layer's f^i multiplied by its factor in `layer_mask`."""
         if layer_mask is None:
             return features
         mask = torch.as_tensor(layer_mask, dtype=features.dtype, device=features.device)

@@ -1,4 +1,4 @@
-"""Parts of a training step computed faster than by PyTorch's functions; fills the slot `linear.kernels`.
+"""Functions that compute parts of a training step faster than PyTorch's; `linear.kernels` is set to this module.
 
 | function | replaces | where |
 | --- | --- | --- |
@@ -28,15 +28,15 @@ from .linear import is_asynchronous
 from .loss import cross_entropy
 from .matrices import is_plain, matrix_of, product_dtype
 
-LONGEST = 64  # most positions of source and target for `short_attention`, one program for each head
-WIDEST = 2048  # most entries of a state for `residual`
+LONGEST = 64  # most positions of source and target for `short_attention`: a program holds a whole head
+WIDEST = 2048  # largest d_model for `residual`
 HALVES = (torch.bfloat16, torch.float16)
-ROWS = 256  # target positions projected at once on a CPU: so few that their logits stay in its cache
-LOGITS = 1 << 29  # bytes of the logits of the positions projected at once on a GPU: so many that launches are few
+ROWS = 256  # target positions projected at once on a CPU: their logits fit into its cache
+LOGITS = 1 << 29  # most bytes of logits computed at once on a GPU: large, for few kernel launches
 
 
 def kernels_for(tensor: Tensor) -> Any:
-    """Returns the kernels of training by name where they can run on the tensor's device and dtype; else None.
+    """Returns the kernels of training_triton.py by name where they can run on the tensor's device and dtype; else None.
 
     They run without gradients too: gradient checkpointing runs a layer first without, then with gradients.
     """
@@ -62,7 +62,7 @@ _drawn: list[Tensor] = []  # inside `one_draw`: random bits for later dropouts
 
 @contextmanager
 def one_draw(device: torch.device) -> Iterator[None]:
-    """Draws the random bits of all dropouts in a with block at once; not with gradient checkpointing in the block."""
+    """Draws the random bits of all dropouts in a with block at once; not for blocks with gradient checkpointing."""
     _drawn[:] = torch.empty(128, 2, dtype=torch.int64, device=device).random_().unbind()
     try:
         yield
@@ -100,14 +100,14 @@ class _Residual(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, gradient: Tensor):
         states, computed, *others = ctx.saved_tensors
-        if states is None:  # a sum without norm: its gradient does not depend on the summands
+        if states is None:  # a sum without norm: the gradient needs no summands, any tensor will do
             states, computed = gradient, gradient
         return None, *ctx.kernels["residual_backward"](gradient, states, computed, *others, ctx.rate), None, None
 
 
 def residual(states: Tensor, computed: Tensor | None, rate: float, norm: nn.Module | None) -> Tensor | None:
-    """Returns LN(states + dropout(computed)), in the dtype of `states` (..., d_model), without LN for None as `norm`;
-    None where no kernel supports it."""
+    """Returns LN(states + dropout(computed)) in the dtype of `states` (..., d_model); without LN if `norm` is None.
+    Returns None where no kernel supports the arguments."""
     kernels = kernels_for(states)
     alike = computed is None or computed.shape == states.shape
     if kernels is None or not alike or states.shape[-1] > WIDEST or rate >= 1 or not states.numel():
@@ -162,7 +162,8 @@ def _fill(base: Tensor, views: list[Tensor]) -> bool:
 def short_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, rate: float, causal: bool
 ) -> Tensor | None:
-    """Computes equation 1 of attention.py for short sentences, (batch, target, heads * d_h); None: no kernel can.
+    """Computes attention, equation 1 of attention.py, for short sentences: (batch, target, heads * d_h). Returns None
+    where no kernel supports the arguments.
 
     Shapes: query (batch, heads, target, d_h); key, value (batch, heads, source, d_h); mask, additive or boolean, of a
     shape that expands to (batch, heads, target, source). A query whose keys are all masked gets 0.
@@ -216,7 +217,7 @@ class _Activated(torch.autograd.Function):
 
 
 def relu_of(module: nn.Module, states: Tensor) -> Tensor | None:
-    """Returns relu(module(states)) for a linear layer, states (..., inputs) -> (..., outputs); None: no kernel can."""
+    """Returns relu(module(states)) of a linear layer, states (..., inputs) -> (..., outputs); None without a kernel."""
     kernels = kernels_for(states)
     if kernels is None or not is_plain(module) or not states.numel():
         return None
@@ -234,16 +235,16 @@ def trains_mixed_on_cpu(states: Tensor) -> bool:
 
 
 def kernels_without_plans(device: torch.device) -> AbstractContextManager:
-    """Returns a context in which attention on an NVIDIA GPU does not use cuDNN. With a mask PyTorch prefers cuDNN's
-    kernels on newer GPUs, which need a third of a second or more to plan for every new shape of a batch."""
+    """Returns a context in which attention on an NVIDIA GPU does not use cuDNN's kernels, which need a third of a
+    second or more to plan for every new shape of a batch; with a mask PyTorch prefers them on newer GPUs."""
     if device.type != "cuda":
         return nullcontext()
     return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
 def prepared_attention(function: Callable, query: Tensor) -> Callable | None:
-    """Returns `function` wrapped to compute in float32 where `trains_mixed_on_cpu`, and on a GPU inside
-    `kernels_without_plans`; None elsewhere: it needs no wrapper."""
+    """Returns the attention `function` in a wrapper: where `trains_mixed_on_cpu` it computes in float32, on a GPU
+    inside `kernels_without_plans`. Returns None where no wrapper is needed."""
     mixed = trains_mixed_on_cpu(query)
     if not mixed and query.device.type != "cuda":
         return None
@@ -251,7 +252,7 @@ def prepared_attention(function: Callable, query: Tensor) -> Callable | None:
     def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *given: Any, **named: Any) -> Any:
         if mixed:
             query, key, value = (x.float() if x.dtype.itemsize == 2 else x for x in (query, key, value))
-        # Without autocast, which would cast query, key and value to 16 bits again.
+        # Autocast is off, or it would cast query, key and value to 16 bits again.
         own = torch.autocast("cpu", enabled=False) if mixed else nullcontext()
         with own, kernels_without_plans(query.device):
             return function(module, query, key, value, *given, **named)
@@ -260,7 +261,7 @@ def prepared_attention(function: Callable, query: Tensor) -> Callable | None:
 
 
 def head_cross_entropy(head: nn.Module, states: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
-    """Computes equation 1 of loss.py by an output projection, `head`."""
+    """Computes the loss, equation 1 of loss.py, from states and the output projection `head`."""
     weight, bias = matrix_of(head, states)
     return projected_cross_entropy(states, weight, labels, label_smoothing, bias)
 
@@ -268,8 +269,8 @@ def head_cross_entropy(head: nn.Module, states: Tensor, labels: Tensor, label_sm
 def projected_cross_entropy(
     states: Tensor, weight: Tensor, labels: Tensor, label_smoothing: float = 0.0, bias: Tensor | None = None
 ) -> Tensor:
-    """Computes equation 1 of loss.py, summed over positions whose label is not -100; no (positions, vocabulary) tensor
-    is kept.
+    """Computes the loss, equation 1 of loss.py, summed over positions whose label is not -100. Logits are computed for
+    some positions at a time, so that no (positions, vocabulary) tensor is kept.
 
     Identities used: mean_v z_v = h . mean_v E_v needs no pass over the vocabulary; the gradient of (1) by z is
     softmax(z) - (1 - eps) 1_y - eps / V, whose last term gives rank-one gradients.
@@ -284,10 +285,10 @@ def projected_cross_entropy(
     Returns: a float32 (float64 for float64 states) scalar.
     """
     states, labels = states.flatten(0, -2), labels.flatten()
-    if torch.compiler.is_compiling():  # a graph has fixed shapes: every position is kept, padding with weight 0
+    if torch.compiler.is_compiling():  # shapes are fixed: padding is computed too, with loss 0
         return cross_entropy(nn.functional.linear(states, weight, bias), labels, label_smoothing)
     dtype, kernels = product_dtype(states), kernels_for(states) if torch.is_grad_enabled() else None
-    if is_asynchronous(states):  # selecting positions would wait for the GPU: padding is kept with loss 0
+    if is_asynchronous(states):  # selecting real positions would wait for the GPU: padding gets loss 0
         each = dtype.itemsize / 2 if kernels else torch.promote_types(states.dtype, torch.float32).itemsize
         rows = max(1, int(LOGITS / (weight.shape[0] * each)))
     else:
@@ -311,8 +312,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         gradient = torch.zeros_like(states), torch.zeros_like(weight, dtype=exact)
         by_bias = None if bias is None else torch.zeros_like(bias, dtype=exact)
         total = torch.zeros((), dtype=exact, device=states.device)
-        counts = (labels != -100).unsqueeze(1) if is_asynchronous(states) else None  # None: every label counts
-        buffer: Any = None  # memory of the logits, the same for all chunks
+        counts = (labels != -100).unsqueeze(1) if is_asynchronous(states) else None  # None: no label is -100
+        buffer: Any = None  # memory for logits, used for every chunk
         for start in range(0, states.shape[0], rows):
             inside = slice(start, start + rows)
             chunk, target = states[inside], labels[inside].clamp(min=0).unsqueeze(1)
@@ -323,7 +324,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             chosen = logits.gather(1, target)
             largest = logits.amax(1, keepdim=True)
             probabilities = torch.softmax(logits, 1, out=logits)
-            # The largest probability is at least 1 / V, so its logarithm is safe where that of the target's is not.
+            # The log of the largest probability, at least 1 / V, is finite; the log of the target's may not be.
             lse = largest - probabilities.amax(1, keepdim=True).log()
             losses = lse - (1.0 - label_smoothing) * chosen
             total += (losses if counts is None else torch.where(counts[inside], losses, 0.0)).sum()
@@ -340,8 +341,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 else:  # products in half precision, summed over the chunks in float32
                     gradient[1].add_(by_logits.t() @ chunk)
                 del by_logits
-            del logits, probabilities  # frees memory for the next chunk
-        if label_smoothing:  # eps mean_v z_v = eps h . mean_v E_v, and its gradients
+            del logits, probabilities  # free memory for the next chunk
+        if label_smoothing:  # the term eps mean_v z_v = eps h . mean_v E_v and its gradients
             mean_weight, read = weight.to(exact).mean(0), states.to(exact)
             sum_states = (read if counts is None else torch.where(counts, read, 0.0)).sum(0)
             by_state = (label_smoothing * mean_weight).to(states.dtype)

@@ -50,11 +50,12 @@ from .releases import CACHE, CACHE_NAMES, takes_cache
 from .upkeep import asked_for, copy_code
 
 Normalization = Literal["symbol", "sequence"]
-SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e4  # sums of scaled log probabilities stay above a search's -1e9
+SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e4  # sums of scaled log P stay above -1e9, a search's "impossible"
 
 
 def check_scales(alpha: Any, beta: Any, normalization: str = "symbol") -> tuple[float, float]:
-    """Returns alpha and beta as floats. Raises: ValueError where `check_scale` does for one of them or for gamma."""
+    """Returns alpha and beta as floats. Raises: ValueError where `check_scale` refuses alpha, beta or, for "sequence",
+    gamma = beta / alpha, and there for alpha = 0."""
     check_scale("alpha", alpha)
     check_scale("beta", beta)
     if normalization == "sequence":
@@ -75,7 +76,7 @@ def check_scale(name: str, value: Any) -> None:
 
 @strict
 class FusionConfig(PreTrainedConfig):
-    """The members' configs, and how their probabilities are multiplied.
+    """The config of a fused model: the configs of its members, and how their probabilities are multiplied.
 
     Args:
         translation_models, language_models: configs of the members, as configs or dictionaries.
@@ -122,7 +123,7 @@ class FusionConfig(PreTrainedConfig):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, **kwargs):  # type: ignore[override]
-        """Loads the config; custom code of the members is loaded from the same folder or repository."""
+        """Loads the config; code of the members' own config classes is loaded from the same folder or repository."""
         kwargs.setdefault("name_or_path", str(pretrained_model_name_or_path))
         return super().from_pretrained(pretrained_model_name_or_path, **kwargs)
 
@@ -134,22 +135,23 @@ class FusionConfig(PreTrainedConfig):
         """Returns the fields, with the members' configs as dictionaries."""
         fields = super().to_dict()
         for kind in ("translation_models", "language_models"):
-            # Only what differs from the defaults, as in a config file, without the folder that a member came from.
+            # Fields that differ from the defaults, as in a config file; the folder that a member came from is not kept.
             fields[kind] = [member.to_diff_dict() for member in getattr(self, kind)]
         return fields
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any):
-        """Saves the config, and the code that `auto_map` points to, the members' too (upkeep.py)."""
+        """Saves the config, and the code that its `auto_map` and those of the members point to."""
         here = Path(__file__).parent
         for config in (self, *self.members()):
             if pointers := getattr(config, "auto_map", None):
-                # Transformers' cache has a repository's code without that of the members, which is not imported.
+                # Transformers caches only imported code of a repository, not the members': copy that from their origin.
                 origin = Path(str(config.name_or_path)) if trusted() and config is not self else here
                 config.auto_map = copy_code(pointers, origin if origin.is_dir() else here, Path(save_directory))
         return super().save_pretrained(save_directory, push_to_hub, **kwargs)
 
     def validate_members(self):
-        """Raises ValueError for a model without translation models, and lists without an entry for each member."""
+        """Raises ValueError for language models alone, for weights or start tokens that are not one a member, and for a
+        weight that `check_scale` refuses."""
         if self.translation_models is not None and not self.translation_models and self.language_models:
             raise ValueError("translation_models=[]: a fused model needs at least one translation model")
         lists = {"translation_weights": self.translation_models, "language_weights": self.language_models}
@@ -167,7 +169,8 @@ class FusionConfig(PreTrainedConfig):
 
 
 def member_config(fields: Any, origin: str = "") -> PreTrainedConfig:
-    """Returns a member's config: itself, or made of a dictionary by Transformers' class or the code in `origin`."""
+    """Returns a member's config: `fields` if they are a config, else one made of the dictionary, by Transformers' class
+    or the code in `origin`. Raises: ValueError for an unknown model_type without trusted code."""
     if isinstance(fields, PreTrainedConfig):
         return fields
     fields = copy.deepcopy(dict(fields))
@@ -186,19 +189,19 @@ def member_config(fields: Any, origin: str = "") -> PreTrainedConfig:
 
 
 def trusted() -> bool:
-    """Returns whether this file was loaded as a repository's code: then the user has set trust_remote_code."""
+    """Returns whether this file is code of a Hub repository, which is loaded only with trust_remote_code."""
     return __name__.startswith("transformers_modules.")
 
 
 def names_of_member(number: int) -> dict[str, str]:
-    """Maps field names of a member's `EncoderOutput` to their names in `FusedEncoderOutput`."""
+    """Returns the field names of member `number`'s `EncoderOutput`, mapped to their names in `FusedEncoderOutput`."""
     prefix = f"member{number}_" if number else ""
     return {name: prefix + name for name in ("last_hidden_state", "memory", "features")}
 
 
 @dataclass(init=False)
 class FusedEncoderOutput(ModelOutput):
-    """The tensors of all encoders' outputs, (batch, ...) each, so that beams can repeat them.
+    """The tensors of all members' encoder outputs, each (batch, ...), so that they can be repeated for beams.
 
     The first member's tensors keep their names, those of member i have a prefix "member<i>_".
     """
@@ -211,27 +214,27 @@ class FusedEncoderOutput(ModelOutput):
                 self[name] = value
 
     def __post_init__(self):
-        pass  # ModelOutput's would reject an output without dataclass fields
+        pass  # ModelOutput.__post_init__ would reject an output without dataclass fields
 
     def __reduce__(self):
         return partial(FusedEncoderOutput, **self), ()  # ModelOutput.__reduce__ pickles dataclass fields only
 
     @classmethod
     def of(cls, outputs: Sequence[Any]) -> "FusedEncoderOutput":
-        """Joins the outputs of the translation models' encoders, in their order."""
+        """Joins the encoder outputs of the translation models, which are in the config's order."""
         tensors: dict[str, Tensor | None] = {}
         for number, output in enumerate(outputs):
             tensors |= {stored: getattr(output, name, None) for name, stored in names_of_member(number).items()}
         return cls(**tensors)
 
     def member(self, number: int) -> EncoderOutput:
-        """Returns the `EncoderOutput` of the translation model `number`."""
+        """Returns the `EncoderOutput` of translation model number `number`."""
         names = names_of_member(number)
         return EncoderOutput(**{name: self[stored] for name, stored in names.items() if stored in self})
 
 
 class FusedEncoder(nn.Module):
-    """Calls the encoders of all translation models; made by `get_encoder`, it does not register them as modules."""
+    """The encoders of all translation models in one module, made for one call: they are not registered in it."""
 
     main_input_name = "input_ids"
 
@@ -240,7 +243,7 @@ class FusedEncoder(nn.Module):
         self.encoders = tuple(encoders)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs) -> "FusedEncoderOutput":
-        """Encodes input_ids and attention_mask (batch, source) as states of every member."""
+        """Encodes input_ids and attention_mask (batch, source) by the encoder of every translation model."""
         kwargs["return_dict"] = True
         outputs = [encoder(input_ids=input_ids, attention_mask=attention_mask, **kwargs) for encoder in self.encoders]
         return FusedEncoderOutput.of(outputs)
@@ -258,7 +261,7 @@ def _of_members(name: str) -> Any:
 
 
 class FusedCache(Cache):
-    """The members' caches, translation models first."""
+    """The cache of a fused model: a list of the members' caches, translation models first."""
 
     def __init__(self, members: Sequence[Cache]):
         super().__init__(layers=[])
@@ -268,7 +271,7 @@ class FusedCache(Cache):
         return len(self.members[0])
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Returns the greatest length of a member; members whose scale is 0 are empty."""
+        """Returns the greatest length of a member's cache; that of a member with scale 0 stays empty."""
         return max(int(member.get_seq_length(layer_idx)) for member in self.members)
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
@@ -282,7 +285,7 @@ class FusedCache(Cache):
 
     @property
     def is_linear(self) -> list[bool]:
-        # Read by Transformers from 5.24 on. All members have keys and values, as many as positions.
+        # Transformers reads this from 5.24 on. No member is linear: each stores keys and values of every position.
         return [False] * len(self.members)
 
     @property
@@ -299,9 +302,10 @@ class FusedCache(Cache):
 
 
 def part_of(encoded: Any, number: int) -> EncoderOutput:
-    """Returns a member's encoder output, from a `FusedEncoderOutput` or that of the only translation model.
+    """Returns the encoder output of translation model `number`: its part of a `FusedEncoderOutput`, or `encoded` itself
+    if that is a single encoder's output.
 
-    Raises: ValueError for the latter with several translation models.
+    Raises: ValueError for a single encoder's output where the model has several.
     """
     if hasattr(encoded, "member"):
         return encoded.member(number)
@@ -314,12 +318,12 @@ def part_of(encoded: Any, number: int) -> EncoderOutput:
 
 
 class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin):  # type: ignore[misc]
-    """Translation models and language models as one translation model: `forward`, the loss (4.1), and `generate()`."""
+    """The fused model: translation models and language models with the interface of one translation model."""
 
     config: FusionConfig
     base_model_prefix = ""
     main_input_name = "input_ids"
-    computes_own_loss = True  # forward takes `smoothing`, `loss_only` and `num_items_in_batch`
+    computes_own_loss = True  # read by objectives: forward takes `smoothing`, `loss_only`, `num_items_in_batch`
     citation = "rosendahl2024chapter4"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
@@ -328,7 +332,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
     _can_compile_fullgraph = False
 
     def __init__(self, config: FusionConfig):
-        # Read before Transformers fills in its default, which not every member may support.
+        # Read the setting before Transformers fills in its default, which a member may not support.
         asked = getattr(config, "_attn_implementation_internal", None)
         super().__init__(config)
         kinds = {"translation": AutoModelForSeq2SeqLM, "language": AutoModelForCausalLM}
@@ -360,8 +364,8 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
             model.requires_grad_(False).eval()
 
     def train(self, mode: bool = True) -> "FusionForConditionalGeneration":
-        """Sets training or evaluation mode of the translation models, and freezes language models again in evaluation
-        mode (Transformers' loading makes every parameter trainable)."""
+        """Sets the translation models to training or evaluation mode; language models are set to evaluation mode and
+        frozen again, as loading by Transformers makes every parameter trainable."""
         super().train(mode)
         self._freeze()
         return self
@@ -386,11 +390,11 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
 
     @property
     def logits_are_scores(self) -> bool:  # type: ignore[override]
-        """Returns whether a search sums up the logits of `forward` as they are, (4.4)."""
+        """Returns whether a search sums up the logits of `forward` without a log-softmax: for "sequence", (4.4)."""
         return self.config.normalization == "sequence"
 
     def factors(self, alpha: float | None = None, beta: float | None = None) -> list[float]:
-        """Returns the factors of every member's logits (4.2) or log probabilities (4.4), translation models first.
+        """Returns the factor of each member's logits (4.2) or log probabilities (4.4), translation models first.
 
         Raises: ValueError where `check_scales` does, and where all factors are 0.
         """
@@ -407,7 +411,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
         return factors
 
     def combine(self, logits: Sequence[Tensor | None], factors: Sequence[float]) -> Tensor:
-        """Combines the members' logits (..., vocabulary): (4.2) without its log-softmax, or (4.4).
+        """Combines the members' logits (..., vocabulary): (4.2) without its log-softmax or, for "sequence", (4.4).
 
         A member of factor 0 may be None.
         """
@@ -442,7 +446,7 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
         num_items_in_batch: int | Tensor | None = None,
         **kwargs: Any,
     ) -> TranslationOutput:
-        """Score or train: logits (batch, target, vocabulary) as `normalization` says, and with `labels` the loss (4.1).
+        """Scores target tokens: returns combined logits (batch, target, vocabulary) and, with `labels`, the loss (4.1).
 
         Args:
             labels: (batch, target), ending in </s>, -100 where nothing counts; shifted, they are the decoder's input.
@@ -486,7 +490,8 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
         )
 
     def inputs_of(self, number: int, source_mask: Any, ids: Tensor, mask: Any, encoded: Any) -> dict[str, Any]:
-        """Returns a member's arguments: target `ids` and `mask` (batch, time), and of translation models the source."""
+        """Returns the arguments of a member's forward: target `ids` and `mask` (batch, time), for a translation model
+        also the encoded source and its mask."""
         ids = self.start_as(number, ids)
         if number >= len(self.translation_models):
             return {"input_ids": ids, "attention_mask": mask}
@@ -494,8 +499,8 @@ class FusionForConditionalGeneration(PreTrainedModel, TranslationGenerationMixin
         return {"decoder_input_ids": ids, "encoder_outputs": part_of(encoded, number), **masks}
 
     def loss_of(self, logits: Tensor, labels: Tensor, items: int | Tensor | None, alpha: float | None) -> Tensor:
-        """Computes (4.1) from the logits of `combine`: a sum over target tokens divided by their number."""
-        if self.logits_are_scores:  # alpha times (4.4) is log q
+        """Computes the loss (4.1) from the logits of `combine`: the sum over target tokens divided by their number."""
+        if self.logits_are_scores:  # log q is alpha times (4.4)
             logits = (self.config.alpha if alpha is None else alpha) * logits
         return cross_entropy(logits, labels) / divisor(labels, items)
 
@@ -547,7 +552,7 @@ def check_vocabulary(model: Any, expected: int | None) -> int:
 
 
 def start_token(config: Any, fused: Any) -> int:
-    """Returns a member's start token: its own, if its config has one within the vocabulary, or the fused model's."""
+    """Returns a member's start token: the config's, if the target vocabulary has it, else the fused model's."""
     own = getattr(config, "decoder_start_token_id", None) if config.is_encoder_decoder else None
     own = getattr(config, "bos_token_id", None) if own is None else own
     known = isinstance(own, int) and 0 <= own < (fused.decoder_vocab_size or fused.vocab_size)

@@ -1,4 +1,4 @@
-"""generate() of these models: slots for a faster search, and corrections of Transformers' loops.
+"""generate() of all models: two variables for a faster search's functions, and corrections of Transformers' loops.
 
 `hf_mlnmt.search` computes what Transformers' loops compute, in less time. A model calls it only through the slots
 `faster_search` and `generate_again`: code beside published weights works without that package, by Transformers' loops.
@@ -15,12 +15,12 @@ from transformers import GenerationMixin
 from .configuration import kept_up
 
 _as_of_transformers: Any = functools.wraps(GenerationMixin.generate)  # copies Transformers' signature and help
-Generation: Any = GenerationMixin  # Any, or mypy would check every model against the mixin's types
+Generation: Any = GenerationMixin  # Any: mypy must not check the models against its types
 NO_TOKEN = -1
 
 
 def refuse_for_transformers(config: Any) -> None:
-    """Raises ValueError where a generation config has an option of this package that Transformers' loops lack."""
+    """Raises ValueError if a generation config sets an option of this package that Transformers' loops do not have."""
     names = {"recombine": "recombine", "groups": "num_beam_groups", "draws": "draws"}
     for key, name in {**names, "without_replacement": "without_replacement"}.items():
         if (asked := getattr(config, key, None)) not in (None, False, "batch"):
@@ -31,13 +31,13 @@ def refuse_for_transformers(config: Any) -> None:
 
 
 class TranslationGenerationMixin(Generation):
-    """Adds `generate()` to a model: by a faster search if there is one, and for a vocabulary on each side.
+    """Adds `generate()` to a model: by a faster search where there is one; source and target vocabularies may differ.
 
     "GenerationMixin" must stay in the name: Transformers looks for it in the names of a model's base classes.
     """
 
-    # Whether a search sums up the logits of `forward` themselves (True), as for a product of models' probabilities that
-    # is not normalised anew, or their log-softmax (False).
+    # Whether a search sums up the logits of `forward` (True: a fused model's, which are not normalised) or the
+    # log-softmax of them (False).
     logits_are_scores: bool = False
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor | None) -> Tensor:
@@ -70,7 +70,7 @@ class TranslationGenerationMixin(Generation):
         return prepared, model_kwargs
 
     def _prepare_model_inputs(self, *args, **kwargs):
-        # Transformers infer no mask for an encoder's input, and padding would be read as text: the mask is made here.
+        # Transformers infers no mask for an encoder's input, so padding would be read as text: make the mask here.
         inputs, name, model_kwargs = super()._prepare_model_inputs(*args, **kwargs)
         pad, eos = self.config.pad_token_id, self.config.eos_token_id
         known = pad is not None and pad not in (eos if isinstance(eos, list) else [eos])
@@ -99,7 +99,7 @@ class TranslationGenerationMixin(Generation):
         model = for_outputs(self)
         processors = normalization_undone(model, logits_processor)
         search, pad = super(TranslationGenerationMixin, model)._beam_search, generation_config._pad_token_tensor
-        if pad is not None:  # Transformers would fill shorter hypotheses with </s> where padding has id 0
+        if pad is not None:  # if padding has id 0, Transformers would fill shorter hypotheses with </s>
             generation_config = copy.copy(generation_config)
             generation_config._pad_token_tensor = pad.new_full((), NO_TOKEN)
         found = search(input_ids, processors, stopping_criteria, generation_config, **kwargs)
@@ -127,12 +127,12 @@ class TranslationGenerationMixin(Generation):
 
 
 # A function of (model, arguments of Transformers' loop, keyword arguments as a dictionary) that searches and returns
-# the loop's result, or None where that loop must search. `import hf_mlnmt` fills this slot with hf_mlnmt.search.run; in
-# code beside published weights it stays empty.
+# the loop's result, or None where Transformers' loop must search. `import hf_mlnmt` sets hf_mlnmt.search.run; in code
+# beside published weights it stays None.
 faster_search: Callable[..., Any] | None = None
 
-# A function of (model, Transformers' generate(), its arguments by keyword) that returns what generate() returns: for
-# options that it has prepared before, it searches alone. Filled with hf_mlnmt.search.prepare.generate in the same way.
+# A function of (model, Transformers' generate(), its arguments by keyword) that returns its result. For options that
+# were prepared in an earlier call it runs only the search. `import hf_mlnmt` sets hf_mlnmt.search.prepare.generate.
 generate_again: Callable[..., Any] | None = None
 
 

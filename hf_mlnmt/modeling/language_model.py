@@ -39,7 +39,7 @@ from .transformer import Decoder
 
 @strict
 class DecoderOnlyConfig(StackConfig):
-    """The fields of the baseline's decoder (`StackConfig`), under the names that they have in a translation model."""
+    """The config of the language model: the decoder's fields of a translation model, under the same names."""
 
     model_type = "mlnmt-lm"
     attribute_map = {
@@ -64,7 +64,7 @@ class DecoderOnlyDecoder(Decoder):
 
 
 class DecoderOnlyModel(TransformerPreTrainedModel):
-    """The decoder, without the output projection."""
+    """The language model's decoder, without the output projection."""
 
     config: DecoderOnlyConfig  # type: ignore[assignment]
     decoder_class: type[Decoder] = DecoderOnlyDecoder
@@ -122,7 +122,7 @@ class DecoderOnlyForCausalLM(TransformerPreTrainedModel, Generation):
     """The language model: equation 1 on top of `DecoderOnlyModel`, its loss, and `generate()`."""
 
     config: DecoderOnlyConfig  # type: ignore[assignment]
-    computes_own_loss = True  # forward takes `smoothing`, `loss_only` and `num_items_in_batch`
+    computes_own_loss = True  # read by objectives: forward takes `smoothing`, `loss_only`, `num_items_in_batch`
     model_class: type[DecoderOnlyModel] = DecoderOnlyModel
     citation = "rosendahl2024chapter4"
     _tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}
@@ -145,13 +145,13 @@ class DecoderOnlyForCausalLM(TransformerPreTrainedModel, Generation):
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
-        smoothing: float = 0.0,  # "label" in its name would make Trainer look for it in every batch
+        smoothing: float = 0.0,  # not `label_smoothing`: Trainer takes a name with "label" for a batch's labels
         loss_only: bool = False,
         num_items_in_batch: int | Tensor | None = None,
         shift_labels: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
-        """Score or train: logits (batch, time, vocabulary), and with `labels` (batch, time) the loss.
+        """Scores tokens (batch, time): returns logits (batch, time, vocabulary) and, with `labels`, the loss.
 
         Args:
             labels: `input_ids`, -100 where nothing counts; position i is predicted from the state of i - 1.

@@ -19,8 +19,8 @@ from .linear import faster, project
 def head_cross_entropy(
     head: nn.Module, states: Tensor, labels: Tensor, label_smoothing: float = 0.0, logits: Tensor | None = None
 ) -> Tensor:
-    """Computes equation 1 for states (..., d_model) and labels (...), by the output projection `head`; from `logits`
-    where they are given for every position."""
+    """Computes the loss, equation 1, of states (..., d_model) and labels (...) by the output projection `head`;
+    `logits` are used instead of states where they are given for every position."""
     if logits is not None and logits.shape[:-1] == labels.shape:
         return cross_entropy(logits, labels, label_smoothing)
     total = faster("head_cross_entropy", head, states, labels, label_smoothing)
@@ -28,21 +28,21 @@ def head_cross_entropy(
 
 
 def logits_of(head: nn.Module, states: Tensor, logits_to_keep: int | Tensor = 0) -> Tensor:
-    """Computes logits of states (batch, time, d_model): of so many last positions, for 0 of all; a tensor names the
-    positions."""
+    """Computes logits of states (batch, time, d_model). `logits_to_keep`: for how many of the last positions (0: for
+    all), or a tensor of positions."""
     kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
     return project(head, states[:, kept])
 
 
 def divisor(labels: Tensor, items: int | Tensor | None) -> int | Tensor:
-    """Returns the divisor of a loss summed over tokens, at least 1: `items`; None: how many labels are not -100."""
+    """Returns a summed loss's divisor, at least 1: `items`, or for None the number of labels other than -100."""
     items = (labels != -100).sum() if items is None else items
     return items.clamp(min=1) if isinstance(items, Tensor) else max(items, 1)
 
 
 def following_labels(labels: Tensor | None, mask: Tensor | None) -> Tensor | None:
-    """Returns labels (batch, time) shifted left by one, so that each position of a causal model has the next as label;
-    -100 at the end, and at positions that the mask (batch, time) hides."""
+    """Returns labels (batch, time) shifted left by one, so that the label of each position of a causal model is the
+    next token; -100 at the end, and where the mask (batch, time) is 0."""
     if labels is None:
         return None
     following = nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
@@ -52,7 +52,7 @@ def following_labels(labels: Tensor | None, mask: Tensor | None) -> Tensor | Non
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Computes equation 1 from logits (..., vocabulary), summed over the positions whose label is not -100."""
+    """Computes the loss, equation 1, from logits (..., vocabulary), summed over positions whose label is not -100."""
     real = labels != -100
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     target = logits.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)

@@ -15,7 +15,8 @@ from .configuration import StackConfig
 
 
 def matrix_of(module: nn.Module, like: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Returns W (outputs, inputs) and b (outputs) or None, of module(x) = x W^T + b; `like` is on x's device.
+    """Returns the matrix W (outputs, inputs) and the bias b (outputs) or None of a linear layer, module(x) = x W^T + b;
+    `like`: a tensor on the device of x.
 
     For a plain linear layer they are its parameters; for other modules they are computed from the outputs for zero and
     the unit vectors. Gradients flow through both. Dropout in the module (lora_dropout) drops inputs at all positions.
@@ -31,17 +32,17 @@ def matrix_of(module: nn.Module, like: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def is_plain(module: nn.Module, of: type[nn.Module] = nn.Linear) -> bool:
-    """Returns whether a call computes class `of`'s forward with a parameter `weight`: no adapter, int8 or hook."""
+    """Returns whether a call runs the forward of class `of` with a parameter `weight`: no adapter, int8 or hook."""
     return (
         type(module).forward is of.forward
-        and "weight" in module._parameters  # not computed, as by a parametrisation
+        and "weight" in module._parameters  # not computed by a parametrisation
         and not (module._forward_hooks or module._forward_pre_hooks)
         and "forward" not in module.__dict__
     )
 
 
 def in_own_precision(tensor: Tensor) -> AbstractContextManager:
-    """Returns a context without autocast on the tensor's device: products are in the precision of their factors."""
+    """Returns a context without autocast on the tensor's device: products have the precision of their factors."""
     device = tensor.device.type
     return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
@@ -54,15 +55,15 @@ def product_dtype(tensor: Tensor) -> torch.dtype:
 
 
 class JointMatrices(nn.Module):
-    """The base of modules with several matrices in one parameter, `weight`, each initialised as a linear layer's."""
+    """The base of modules with several matrices in one parameter, `weight`, each initialised like a linear layer's."""
 
     weight: Tensor
-    fans: int  # inputs and outputs of one matrix
+    fans: int  # the number of inputs plus that of outputs of one matrix
 
     def begin_weights(self, config: StackConfig) -> None:
         if config.init_std is not None:
             init.normal_(self.weight, std=config.init_std)
-        else:  # Xavier-uniform
+        else:  # Xavier-uniform, by the size of one matrix
             bound = (6 / self.fans) ** 0.5
             init.uniform_(self.weight, -bound, bound)
         bias: Any = getattr(self, "bias", None)

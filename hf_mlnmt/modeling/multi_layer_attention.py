@@ -48,7 +48,7 @@ from .transformer import Decoder, TransformerForConditionalGeneration, Transform
 
 @strict
 class MultiLayerAttentionConfig(TransformerConfig):
-    """The baseline's fields, and:
+    """The config of a model with MLMHA: the baseline's fields and those below.
 
     Args:
         multi_layer_attention: the member M-ij, U0 = i, U1 = j.
@@ -62,7 +62,7 @@ class MultiLayerAttentionConfig(TransformerConfig):
 
     @property
     def feature_count(self) -> int:
-        """Returns the paper's n as a number."""
+        """Returns the number n of encoder layers that the decoder attends to."""
         return self.attended_layers or self.encoder_layers
 
     def validate_attended_layers(self):
@@ -74,7 +74,7 @@ class StackedLinear(JointMatrices, nn.Linear):
 
     def __init__(self, layers: int, inputs: int, outputs: int, bias: bool):
         super().__init__(inputs, layers * outputs, bias)
-        self.fans = inputs + outputs  # of each W^i
+        self.fans = inputs + outputs  # of one W^i
 
 
 class PerLayerLinear(JointMatrices):
@@ -82,7 +82,7 @@ class PerLayerLinear(JointMatrices):
 
     def __init__(self, layers: int, inputs: int, outputs: int, bias: bool):
         super().__init__()
-        self.fans = inputs + outputs  # of each W^i
+        self.fans = inputs + outputs  # of one W^i
         self.weight = nn.Parameter(torch.empty(layers, outputs, inputs))
         self.bias = nn.Parameter(torch.empty(layers, outputs)) if bias else None
 
@@ -117,7 +117,7 @@ class MultiLayerAttention(CrossAttention):
         cache: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attends from hidden_states (batch, target, d_model) to F; returns the same shape, and if eager weights."""
+        """Attends from states (batch, target, d_model) to F, `memory`; returns their shape and, if eager, weights."""
         query = self.place_layers(project(self.q_proj, hidden_states).unflatten(-1, (self.layers, -1)))
         key, value = cached_source(cache, self.layer_idx, self.project_source, memory)
         output, weights = self.attend(query, key, value, attention_mask, **kwargs)  # (3.7), (3.8) or (3.9)
@@ -126,10 +126,10 @@ class MultiLayerAttention(CrossAttention):
         return project(self.out_proj, self.combine(output)), weights
 
     def project_source(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns keys and values of all layers of F, in the shapes of `place_layers`."""
+        """Returns keys and values of all n layers of the source, shaped by `place_layers`."""
         key, value = self.kv_proj(memory).chunk(2, dim=-1)
         if self.joint and self.sums:
-            # One set of weights: sum_i softmax(a) V^i = softmax(a) sum_i V^i.
+            # The weights are the same for all i, so sum the values first: sum_i softmax(a) V^i = softmax(a) sum_i V^i.
             value = value.sum(2, keepdim=True)
         return self.place_layers(key), self.place_layers(value)
 
@@ -142,8 +142,9 @@ class MultiLayerAttention(CrossAttention):
         return states.permute(0, 2, 3, 1, 4).flatten(1, 2)
 
     def combine(self, output: Tensor) -> Tensor:
-        """Computes equation 3.11 up to W_o from `attend`'s output: (batch, target, n d_model), or d_model if summed."""
-        if self.joint and not self.sums:  # from heads of n layers to n contexts of all heads
+        """Concatenates the contexts of the n layers, or sums them where U1 = 1 (equation 3.11 without W_o), from the
+        output of `attend`: (batch, target, n d_model or d_model)."""
+        if self.joint and not self.sums:  # (heads, n layers, d_h) to (n layers, heads, d_h)
             return output.unflatten(-1, (self.heads, self.layers, -1)).transpose(2, 3).flatten(2)
         if self.sums and not self.joint:
             return output.unflatten(-1, (self.layers, -1)).sum(2)
@@ -157,7 +158,7 @@ class MultiLayerAttentionDecoderLayer(DecoderLayer):
 
 
 class MultiLayerAttentionDecoder(Decoder):
-    """The baseline's decoder with `MultiLayerAttentionDecoderLayer`s, whose memory is F."""
+    """The baseline's decoder with `MultiLayerAttentionDecoderLayer`s; its memory is (batch, source, n, d_model)."""
 
     config: MultiLayerAttentionConfig
     layer_class = MultiLayerAttentionDecoderLayer
@@ -172,7 +173,8 @@ class MultiLayerAttentionModel(TransformerModel):
 
 
 class MultiLayerAttentionForConditionalGeneration(TransformerForConditionalGeneration):
-    """The translation model. `layer_mask` of forward and generate() replaces attended layers by zeros."""
+    """The translation model with MLMHA. forward and generate() have an argument `layer_mask`: a factor for each
+    attended layer, 0 for zeros in its place."""
 
     config: MultiLayerAttentionConfig
     model_class = MultiLayerAttentionModel

@@ -49,7 +49,7 @@ from .transformer import Decoder, Encoder, TransformerForConditionalGeneration, 
 
 @strict
 class MultiLevelSupervisionConfig(TransformerConfig):
-    """The baseline's fields, and:
+    """The config of a model with auxiliary decoders: the baseline's fields and those below.
 
     Args:
         auxiliary_layers: the encoder layers, ascending and counted from 1, that have an auxiliary decoder: some of
@@ -65,11 +65,12 @@ class MultiLevelSupervisionConfig(TransformerConfig):
     information_fusion: bool = False
 
     def cache_slots(self) -> list[str]:
-        # With AIF a slot for the layers of all decoders, the main one's first.
+        # With AIF there are cache layers for all decoders, the main decoder's first.
         return super().cache_slots() * (1 + len(self.auxiliary_layers) * self.information_fusion)
 
     def validate_auxiliaries(self):
-        """Raises ValueError for no auxiliary layers, for wrong ones, and for a negative weight."""
+        """Raises ValueError unless auxiliary_layers are one or more of 1 .. encoder_layers - 1, ascending, and for a
+        negative or infinite auxiliary_weight."""
         layers, last = self.auxiliary_layers, self.encoder_layers - 1
         if not layers or layers != sorted(set(layers)) or layers[0] < 1 or layers[-1] > last:
             raise ValueError(
@@ -82,13 +83,14 @@ class MultiLevelSupervisionConfig(TransformerConfig):
 
 @dataclass
 class MultiLevelModelOutput(Seq2SeqModelOutput):
-    """`auxiliary_states`: the final states of each auxiliary decoder, (batch, target, d_model), if they ran."""
+    """The output of `MultiLevelSupervisionModel`. `auxiliary_states`: the last states (batch, target, d_model) of each
+    auxiliary decoder; None where they did not run."""
 
     auxiliary_states: tuple[Tensor, ...] | None = None
 
 
 class MultiLevelEncoder(Encoder):
-    """The baseline's encoder; its features are the states of the layers that auxiliary decoders read."""
+    """The baseline's encoder; its `features` are the states of the layers that auxiliary decoders attend to."""
 
     config: MultiLevelSupervisionConfig
 
@@ -100,7 +102,7 @@ class MultiLevelEncoder(Encoder):
         auxiliary_mask: Sequence[float] | None = None,
         **kwargs,
     ) -> EncoderOutput:
-        """Encodes as the baseline does. `auxiliary_mask` is unused; named here so that generate() accepts it."""
+        """Encodes as the baseline does; `auxiliary_mask` is ignored, and only there for generate() to accept it."""
         return super().forward(input_ids, attention_mask, inputs_embeds, **kwargs)
 
     @property
@@ -108,23 +110,24 @@ class MultiLevelEncoder(Encoder):
         return ("features",) if self.training or self.config.information_fusion else ()
 
     def features(self, states: list[Tensor]) -> Tensor | None:
-        """Returns the auxiliary decoders' memories (batch, source, auxiliaries, d_model); None where none runs."""
+        """Returns the states that each auxiliary decoder attends to, (batch, source, auxiliaries, d_model); None in
+        evaluation without AIF, where none runs."""
         if not self.hands_on:
             return None
         return torch.stack([normed(self.layer_norm, states[layer]) for layer in self.config.auxiliary_layers], dim=2)
 
 
 class FusionDecoderLayer(DecoderLayer):
-    """The baseline's layer, with the Auxiliary Information Fusion module if the config has it."""
+    """The baseline's decoder layer; with `information_fusion` it also reads the auxiliary decoders' states (AIF)."""
 
     def __init__(self, config: MultiLevelSupervisionConfig, layer_idx: int):
         super().__init__(config, layer_idx)
         width, count = config.d_model, len(config.auxiliary_layers)
-        # The stacked [W^1 ; .. ; W^n]: one product computes the sum of (4.2).
+        # [W^1 ; .. ; W^n] in one matrix: one product computes the sum of (4.2).
         self.fusion = nn.Linear(count * width, width, bias=False) if config.information_fusion else None
 
     def attend_self(self, hidden_states, mask, cache, extras, **kwargs) -> Tensor:
-        """Attends as the baseline does; with AIF adds z of (4.2), computed from `auxiliary_states` among the extras."""
+        """Applies self-attention; with AIF adds z of equation 4.2, made of the `auxiliary_states` among the extras."""
         hidden_states = super().attend_self(hidden_states, mask, cache, extras, **kwargs)
         if self.fusion is None:
             return hidden_states
@@ -139,7 +142,7 @@ class MainDecoder(Decoder):
 
 
 class AuxiliaryDecoder(Decoder):
-    """The baseline's decoder without embeddings of its own, whose cache slots come after those of earlier decoders."""
+    """The baseline's decoder, fed with the main one's embeddings; its cache layers follow those of earlier decoders."""
 
     def __init__(self, config: MultiLevelSupervisionConfig, index: int):
         super().__init__(config)
@@ -166,7 +169,7 @@ class MultiLevelSupervisionModel(TransformerModel):
     def decode(
         self, encoded: EncoderOutput, auxiliary_mask: Sequence[float] | None = None, **inputs: Any
     ) -> MultiLevelModelOutput:
-        """Runs the auxiliary decoders, in training and with AIF, then the main decoder.
+        """Runs the auxiliary decoders if the model is in training or has AIF, then the main decoder.
 
         Args:
             auxiliary_mask: a factor for the states of each auxiliary in AIF: 0 replaces them by zeros (thesis, section
@@ -192,8 +195,8 @@ class MultiLevelSupervisionModel(TransformerModel):
     def run_auxiliaries(
         self, features: Tensor, cache: Cache | None, **inputs
     ) -> tuple[tuple[Tensor, ...], Cache | None]:
-        """Returns the final states of all auxiliary decoders, each over its encoder layer, and the cache, if any."""
-        # They must run before the main decoder: the length of the prefix is read from its first layer's slot.
+        """Returns the last states of all auxiliary decoders, each over its encoder layer, and the cache or None."""
+        # Run these before the main decoder: all decoders read the prefix's length from its first cache layer.
         states = []
         for decoder, layer_states in zip(self.auxiliary_decoders, features.unbind(2)):
             outputs = decoder(encoder_hidden_states=layer_states, cache=cache, **inputs)
@@ -202,7 +205,7 @@ class MultiLevelSupervisionModel(TransformerModel):
         return tuple(states), cache
 
     def join(self, states: tuple[Tensor, ...], mask: Sequence[float] | None) -> Tensor:
-        """Returns [f^1 .. f^n], (batch, target, n d_model), each f^i multiplied by its number in the mask."""
+        """Concatenates the states f^i, each multiplied by its factor in `mask`: (batch, target, n d_model)."""
         if mask is None:
             return torch.cat(states, dim=-1)
         if len(mask) != len(states):
@@ -214,7 +217,7 @@ class MultiLevelSupervisionModel(TransformerModel):
 
 
 class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGeneration):
-    """The translation model with the main decoder; `auxiliary_translator` makes one of each auxiliary decoder.
+    """The translation model with its main decoder; `auxiliary_translator` makes a model of an auxiliary one.
 
     With AIF, forward and generate() accept `auxiliary_mask` (see `MultiLevelSupervisionModel.decode`).
     """
@@ -233,7 +236,7 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
         return losses
 
     def drop_auxiliaries(self) -> TransformerForConditionalGeneration:
-        """Makes a model of the baseline's class with the weights of encoder and main decoder, and the same outputs.
+        """Makes a model without auxiliaries: of the baseline's class, with the weights of encoder and main decoder.
 
         Raises: ValueError with AIF, where the main decoder needs the auxiliaries.
         """
@@ -242,7 +245,7 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
         return self.single_model(self.config.encoder_layers, "model.decoder.")
 
     def auxiliary_translator(self, layer: int) -> TransformerForConditionalGeneration:
-        """Makes a model of the baseline's class: the encoder up to `layer` and the auxiliary decoder there (table 4.7).
+        """Makes a model of the baseline's class of the encoder up to `layer` and its auxiliary decoder (table 4.7).
 
         Raises: ValueError if there is no auxiliary on that layer.
         """
@@ -265,11 +268,11 @@ class MultiLevelSupervisionForConditionalGeneration(TransformerForConditionalGen
         return single
 
     def single_class(self, encoder_layers: int) -> type[TransformerForConditionalGeneration]:
-        """Returns the class of a model with one decoder over the first `encoder_layers`."""
+        """Returns the class of a model of the first `encoder_layers` layers and one decoder: here the baseline's."""
         return TransformerForConditionalGeneration
 
     def single_config(self, encoder_layers: int, **fields) -> TransformerConfig:
-        """Returns the config for `single_class`: this one's fields that it has, changed by `fields`."""
+        """Returns the config for `single_class`: this config's values, changed by `fields`."""
         config_class: Any = self.single_class(encoder_layers).config_class
         kept = config_class.__dataclass_fields__.keys() - {"architectures", "model_type", "transformers_version"}
         own = {field: value for field, value in self.config.to_dict().items() if field in kept}

@@ -40,13 +40,14 @@ from .transformer import TransformerForConditionalGeneration, TransformerModel
 
 
 class LSTMCacheLayer(RecurrentCacheLayer):
-    """`states` (batch, steps, rows, width): h and c of every layer, and with input feeding the attentional state."""
+    """The dynamic cache layer of the LSTM decoder. `states` (batch, steps, rows, width): rows are h and c of every
+    layer and, with input feeding, the attentional state."""
 
     _layer_type = "mlnmt_lstm"
 
 
 class StaticLSTMCacheLayer(StaticRecurrentCacheLayer):
-    """The static slot of the LSTMs' state; `reset` leaves none, as the first state is the encoder's, not zeros."""
+    """The static cache layer of the LSTM decoder; `reset` removes the state: the first one comes from the encoder."""
 
     _layer_type = "mlnmt_lstm"
 
@@ -72,7 +73,7 @@ class RNNConfig(TransformerConfig):
     input_feeding: bool = True
 
     def cache_slots(self) -> list[str]:
-        return [LSTMCacheLayer._layer_type]  # one slot for the state of all layers
+        return [LSTMCacheLayer._layer_type]  # one cache layer for all LSTM layers
 
     def validate_depth(self):
         if self.decoder_layers != self.encoder_layers:
@@ -83,7 +84,7 @@ class RNNConfig(TransformerConfig):
 
 
 class RNNPreTrainedModel(TransformerPreTrainedModel):
-    """The base of recurrent models: neither flash attention nor a whole compiled graph is supported."""
+    """The base of recurrent models; they support neither flash attention nor torch.compile with fullgraph."""
 
     config: RNNConfig
     _no_split_modules = ["RNNEncoderLayer", "RNNDecoderLayers"]
@@ -92,7 +93,7 @@ class RNNPreTrainedModel(TransformerPreTrainedModel):
 
 
 class RNNStack(RNNPreTrainedModel):
-    """The base of recurrent encoder and decoder: the embeddings."""
+    """The base of recurrent encoder and decoder, which has the embeddings."""
 
     look_up: Any = Stack.look_up
 
@@ -139,14 +140,15 @@ class RNNEncoder(RNNStack):
 
 
 class LayerStates(nn.Module):
-    """Returns a decoder layer's outputs; Transformers' hook for `output_hidden_states` records the calls."""
+    """Returns its second argument, a decoder layer's outputs: called so that Transformers' hook for
+    `output_hidden_states` records both arguments."""
 
     def forward(self, inputs: Tensor, outputs: Tensor) -> Tensor:
         return outputs
 
 
 class AttentionWeights(nn.Module):
-    """Returns the weights over the source in a tuple; Transformers' hook for `output_attentions` records the calls."""
+    """Returns attention weights in a tuple: called so that Transformers' hook for `output_attentions` records them."""
 
     def forward(self, weights: Tensor) -> tuple[Tensor]:
         return (weights,)
@@ -215,14 +217,15 @@ class RNNDecoder(RNNStack):
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=attentional, **{CACHE: cache})
 
     def start(self, slot: Any, past: Any, memory: Tensor, features: Tensor | None) -> Tensor:
-        """Returns the state before new positions: the slot's last, or where `past` is 0 that of `begin`."""
-        if torch.compiler.is_exporting() and slot is not None:  # one graph serves the first word and all others
+        """Returns the decoder's state before new positions: the last in the cache, or `begin`'s where `past` is 0."""
+        if torch.compiler.is_exporting() and slot is not None:  # one exported graph computes both cases
             first = torch.arange(1, device=memory.device) == past
             return torch.where(first[:, None, None], self.begin(memory, features), slot.last_state())
         return slot.last_state() if past else self.begin(memory, features)
 
     def begin(self, memory: Tensor, features: Tensor | None) -> Tensor:
-        """Returns the state before the first word, (batch, rows, d_model); its attentional state is zeros."""
+        """Returns the decoder's state before the first word, (batch, rows, d_model): h and c from the encoder and, with
+        input feeding, an attentional state of zeros."""
         if features is None:
             features = memory.mean(1, keepdim=True).expand(-1, 2 * self.config.decoder_layers, -1)
         return nn.functional.pad(features, (0, 0, 0, 1)) if self.config.input_feeding else features

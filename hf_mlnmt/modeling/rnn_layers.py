@@ -1,4 +1,4 @@
-"""The layers of the recurrent models (rnn.py): LSTM layers, encoder layers one by one, all decoder layers in one loop.
+"""The layers of the recurrent models (rnn.py): LSTM, encoder layer, and a module with all decoder layers in one loop.
 
 Reference: Hochreiter and Schmidhuber 1997; Graves and Schmidhuber 2005 for both directions; the gates as PyTorch's.
 
@@ -47,7 +47,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from .linear import is_asynchronous, project
 from .matrices import in_own_precision, matrix_of, product_dtype
 
-Aside = list[tuple[Tensor, Tensor]]  # dy_t and x_t of the positions whose backward has run
+Aside = list[tuple[Tensor, Tensor]]  # (dy_t, x_t) of each position whose backward has run
 
 
 class LoopProduct:
@@ -112,7 +112,7 @@ CLOSED = 1e4  # equation 4's C: far above any product with weights, and finite i
 
 
 class Packing:
-    """Moves the real positions of a batch, `real` (batch, time), to the front of their sentences and back.
+    """Moves the real positions of each sentence (True in `real`, (batch, time)) to the front, and later back.
 
     Of a sentence that is all padding the first position counts as real.
     """
@@ -122,20 +122,21 @@ class Packing:
 
     @classmethod
     def of(cls, real: Tensor | None) -> Packing | None:
-        """Returns the packing; None for None and, on a CPU outside of torch.export, where nothing is padding."""
+        """Returns the `Packing` of `real`; None if that is None or, on a CPU outside of export, nothing is padding."""
         if real is None or not (torch.compiler.is_exporting() or is_asynchronous(real) or not bool(real.all())):
             return None
         return cls(real)
 
     @cached_property
     def places(self) -> Tensor:
-        """Returns the positions of each sentence, (batch, time), the real ones first, in their order."""
+        """Returns the indices (batch, time) that sort each sentence's positions: real ones first, else as they are."""
         return self.real.to(torch.int8).argsort(dim=1, descending=True, stable=True)
 
     @cached_property
     def aligned(self) -> Packing:
-        """Returns the packing of the aligned sentences: itself, if real positions are in front already."""
-        if torch.compiler.is_exporting():  # cannot read values; equation 4 holds on any side, and there are no holes
+        """Returns the `Packing` of the aligned sentences: this one if real positions are known to be in front."""
+        # In an export values cannot be read; where no padding is inside a sentence equation 4 needs no alignment.
+        if torch.compiler.is_exporting():
             return self
         asked = not (is_asynchronous(self.real) or torch.compiler.is_compiling())
         if asked and bool((self.real[:, 1:] <= self.real[:, :-1]).all()):
@@ -143,27 +144,27 @@ class Packing:
         return Packing(self.real.gather(1, self.places))
 
     def align(self, states: Tensor) -> Tensor:
-        """Moves real positions of states (batch, time, width) to the front."""
+        """Moves the real positions of states (batch, time, width) to the front of each sentence."""
         if self.aligned is self:
             return states
         return states.gather(1, self.places.unsqueeze(-1).expand_as(states))
 
     def back(self, states: Tensor) -> Tensor:
-        """Undoes `align`: moves the positions of states (batch, time, width) back to their places."""
+        """Undoes `align`: moves the positions of states (batch, time, width) back to where they were."""
         if self.aligned is self:
             return states
         return states.gather(1, self.places.argsort(dim=1).unsqueeze(-1).expand_as(states))
 
     @cached_property
     def sides(self) -> tuple[Tensor, Tensor]:
-        """Returns the places of the first and the last real position of each sentence, (batch,)."""
+        """Returns the indices of the first and of the last real position of each sentence, (batch,) each."""
         places = torch.arange(self.real.shape[1], device=self.real.device)
         first = places.masked_fill(~self.real, self.real.shape[1]).amin(1)
         return first, places.masked_fill(~self.real, -1).amax(1)
 
 
 class LSTM(nn.LSTM):
-    """An LSTM layer (batch, time, inputs) -> (batch, time, outputs); bidirectional, each direction has half of them."""
+    """An LSTM layer (batch, time, inputs) -> (batch, time, outputs); each of two directions computes half of them."""
 
     weight_ih_l0: Tensor
     weight_hh_l0: Tensor
@@ -184,7 +185,7 @@ class LSTM(nn.LSTM):
         pass
 
     def begin_weights(self, config: Any) -> None:
-        """Initialises matrices Xavier-uniform, gate by gate, forget gates' biases with 1 and all others with 0."""
+        """Initialises each gate's matrix Xavier-uniform, biases with 0, but b of the forget gate with 1."""
         for name, parameter in self.named_parameters():
             if name.startswith("weight"):
                 bound = (6.0 / (self.hidden_size + parameter.shape[1])) ** 0.5
@@ -198,7 +199,7 @@ class LSTM(nn.LSTM):
     def forward(  # type: ignore[override]
         self, states: Tensor | None, packing: Packing | None = None, start: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Computes equations 1 to 3 for all positions; for None as `states` returns W, U and b + b', for another loop.
+        """Computes equations 1 to 3 for all positions; if `states` is None returns the weights W, U and b + b'.
 
         Args:
             start: h and c before the first position, (batch, outputs) each; None: zeros.
@@ -218,17 +219,18 @@ class LSTM(nn.LSTM):
         return outputs, hidden, cell
 
     def whole(self, states: Tensor, begin: Any, weights: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Calls PyTorch's layer; returns h of every position, and the last h and c, (directions, batch, width)."""
+        """Calls PyTorch's LSTM; returns h of every position, and the last h and c, (directions, batch, width)."""
         width = self.hidden_size
         nothing = states.new_zeros(2 if self.bidirectional else 1, states.shape[0], width)
-        # cuDNN stores what backward needs in training mode only, which without dropout computes the same.
+        # In training mode alone cuDNN stores what backward needs; the result is the same, as dropout is 0.
         training = self.training or (is_asynchronous(states) and torch.is_grad_enabled())
         return torch.lstm(
             states, begin or (nothing, nothing), weights, True, 1, 0.0, training, self.bidirectional, True
         )
 
     def closed(self, states: Tensor, packing: Packing, begin: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Runs the layer in one call: an added input, 1 at padding, closes its gates (eq. 4); outputs there are 0."""
+        """Runs the layer over aligned sentences in one call: an added input, 1 at padding, closes the gates there
+        (equation 4), and outputs there are set to 0."""
         ends = ["l0", "l0_reverse"][: 2 if self.bidirectional else 1]
         inputs = torch.cat([states, (~packing.real).unsqueeze(-1).to(states.dtype)], dim=-1)
         switch = states.new_tensor([-CLOSED, CLOSED, 0.0, 0.0]).repeat_interleave(self.hidden_size).unsqueeze(1)
@@ -245,12 +247,13 @@ class LSTM(nn.LSTM):
         return outputs, torch.cat([ahead, back], dim=1), cells.transpose(0, 1).flatten(1)
 
     def inner_product(self, fed: int) -> tuple[Tensor, Tensor]:
-        """Returns [W' ; U] (4 outputs, fed + outputs), the matrices of the last `fed` inputs and of h_{t-1}; b + b'."""
+        """Returns the matrix [W' ; U] (4 outputs, fed + outputs), by which the last `fed` inputs and h_{t-1} are
+        multiplied, and the bias b + b'."""
         matrix, recurrent, biases = self(None)
         return torch.cat([matrix[:, self.input_size - fed :], recurrent], dim=1), biases
 
     def outer_gates(self, inputs: Tensor) -> Tensor:
-        """Computes W x + b + b' of equation 1 for the first of the inputs: (..., any of them) -> (..., 4 outputs)."""
+        """Computes W x + b + b' of equation 1 for the first n inputs alone: (..., n) -> (..., 4 outputs)."""
         matrix, _, biases = self(None)
         return nn.functional.linear(inputs, matrix[:, : inputs.shape[-1]], biases)
 
@@ -263,7 +266,7 @@ def lstm_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class LuongAttention(nn.Module):
-    """Luong's attention with the "general" score, equations 8 to 11, of states of width d; `dropout` of the weights."""
+    """Luong's attention, score "general", equations 8 to 11, of states of size `width`, with dropout on weights."""
 
     def __init__(self, width: int, dropout: float = 0.0):
         super().__init__()
@@ -272,11 +275,11 @@ class LuongAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def project_source(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns W_a h_i and h_i, (batch, 1, source, d) each: keys and values of an attention with one head."""
+        """Returns W_a h_i as keys and h_i as values of an attention with one head, (batch, 1, source, d) each."""
         return project(self.k_proj, memory).unsqueeze(1), memory.unsqueeze(1)
 
     def loop_product(self, like: Tensor, dtype: torch.dtype) -> LoopProduct | None:
-        """Returns the product with W_c for a loop with gradients; None without gradients: the layer is called."""
+        """Returns the `LoopProduct` of W_c for a loop; None without gradients, where the layer itself is called."""
         return LoopProduct(*matrix_of(self.out_proj, like), dtype) if torch.is_grad_enabled() else None
 
     def forward(
@@ -298,7 +301,8 @@ class LuongAttention(nn.Module):
 
 
 def additive_mask(mask: Tensor | None, like: Tensor) -> Tensor | None:
-    """Converts a mask (batch, source), 0 at padding, to (batch, 1, 1, source): the lowest number there, 0 elsewhere."""
+    """Converts a mask (batch, source), 0 at padding, to an additive one (batch, 1, 1, source): the lowest number at
+    padding, 0 elsewhere."""
     if mask is None:
         return None
     hidden = torch.zeros(mask.shape, dtype=like.dtype, device=mask.device)
@@ -314,12 +318,13 @@ class RNNEncoderLayer(GradientCheckpointingLayer):
         self.dropout = nn.Dropout(config.dropout if layer_idx else 0.0)
 
     def forward(self, states: Tensor, packing: Packing | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns h of all positions (batch, source, d_model) and the last h and c (batch, d_model) of states."""
+        """Runs the layer; returns h of all positions (batch, source, d_model), last h and c (batch, d_model)."""
         return self.lstm(self.dropout(states), packing)
 
 
 class RNNDecoderLayers(GradientCheckpointingLayer):
-    """All decoder layers and their attention, equations 5 to 7 of rnn.py, computed together at each position."""
+    """All decoder layers and the attention, equations 5 to 7 of rnn.py, as one module: with input feeding each position
+    is computed by all of them before the next."""
 
     def __init__(self, config: Any):
         super().__init__()
@@ -339,7 +344,7 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
         real: Tensor | None,
         record: bool = False,
     ) -> tuple[Tensor, ...]:
-        """Returns attentional states, weights over the source, states after the positions, and outputs of all layers.
+        """Returns attentional states, attention weights, states after the positions, and outputs of all layers.
 
         Args:
             embeds: (batch, target, d_model).
@@ -356,18 +361,18 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
         with in_own_precision(embeds):
             exact = self.lstms[0].weight_ih_l0.dtype
             embeds, start, keys, values = (x.to(exact) for x in (embeds, start, keys, values))
-            if self.fed or record or torch.compiler.is_exporting():  # exported graphs have one position
+            if self.fed or record or torch.compiler.is_exporting():  # an exported graph has one position
                 return self.loop(embeds, start, (keys, values, mask), real, record, number)
             return self.all_at_once(embeds, start, (keys, values, mask), real)
 
     def all_at_once(self, states: Tensor, start: Tensor, source: tuple, real: Tensor | None) -> tuple[Tensor, ...]:
-        """Runs every layer in one call, without input feeding: no position reads an earlier attentional state."""
+        """Computes `forward` without input feeding: each layer runs over all positions in one call."""
         packing, ends, outputs = Packing.of(real), [], []
         for index, lstm in enumerate(self.lstms):
             inputs = self.dropout(states) if index else states
             before = start[:, 2 * index], start[:, 2 * index + 1]
             states, *after = lstm(inputs, packing, before)
-            if packing is not None and real is not None:  # a row of padding alone: the state stays as it was
+            if packing is not None and real is not None:  # a sentence of padding alone keeps its state
                 after = [torch.where(real.any(1, keepdim=True), new, old) for new, old in zip(after, before)]
             ends += after
             outputs.append(states)
@@ -377,7 +382,7 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
     def loop(
         self, embeds: Tensor, start: Tensor, source: tuple, real: Tensor | None, record: bool, number: torch.dtype
     ) -> tuple[Tensor, ...]:
-        """Runs position by position; products are computed in the dtype `number`, the state is kept in its own."""
+        """Computes `forward` position by position; products are in the dtype `number`, the state keeps its own."""
         inner, source = self.inner_products(number), (*source, self.attention.loop_product(embeds, number))
         state, steps, ends = list(start.unsqueeze(2).unbind(1)), [], []
         for position, gates in enumerate(self.outer_gates(embeds).unsqueeze(2).unbind(1)):
@@ -393,11 +398,11 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
         return torch.cat(outputs, 1), torch.cat(maps, 2), torch.cat(ends, 1), *(torch.cat(x, 1) for x in layers)
 
     def outer_gates(self, embeds: Tensor) -> Tensor:
-        """Computes the first layer's product with the embeddings (..., d_model), and its biases: (..., 4 d_model)."""
+        """Computes the embeddings' part of the first layer's gates, with biases: (..., d_model) -> (..., 4 d_model)."""
         return self.lstms[0].outer_gates(embeds)
 
     def inner_products(self, number: torch.dtype | None = None) -> list[LoopProduct]:
-        """Returns every layer's product for the loop, of all inputs but embeddings; with biases but in the first."""
+        """Returns each layer's `LoopProduct` of all inputs but embeddings; the first is without its biases."""
         first, *upper = self.lstms
         lowest = LoopProduct(first.inner_product(self.fed)[0], None, number)
         products = (lstm.inner_product(lstm.input_size) for lstm in upper)
@@ -406,7 +411,7 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
     def step(
         self, gates: Tensor, state: list[Tensor], inner: list[LoopProduct], source: tuple
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Computes one position of every sentence, or of every beam: (batch, beams, ...).
+        """Computes one position of every sentence or beam; tensors are (batch, beams, ...), beams 1 in training.
 
         Args:
             gates: `outer_gates` of the embeddings (batch, beams, 4 d_model).
@@ -417,7 +422,7 @@ class RNNDecoderLayers(GradientCheckpointingLayer):
         Returns: the attentional state, the weights (batch, 1, beams, source), the new rows.
         """
         rows: list[Tensor] = []
-        read = state[-1:] if self.fed else []  # inputs of a layer beside its own last h
+        read = state[-1:] if self.fed else []  # what a layer reads beside its own previous h
         for index, product in enumerate(inner):
             products = product(torch.cat([*read, state[2 * index]], dim=-1))
             hidden, cell = lstm_cell(products if index else products + gates, state[2 * index + 1])

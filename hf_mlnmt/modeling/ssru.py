@@ -37,7 +37,7 @@ from .transformer import Decoder, TransformerForConditionalGeneration, Transform
 
 @strict
 class SSRUConfig(TransformerConfig):
-    """The baseline's fields, some with Marian's defaults, and:
+    """The config of a model with SSRU: the baseline's fields, some with Marian's defaults, and those below.
 
     Args:
         decoder_autoregression: how a decoder layer reads the earlier positions of the target.
@@ -57,18 +57,18 @@ class SSRUConfig(TransformerConfig):
 
 
 class SSRU(nn.Module):
-    """The unit, equations 1 to 3. It has no heads; the states in its slot are (batch, steps, 1, d_model)."""
+    """The recurrent unit, equations 1 to 3. It has no heads; its states in the cache are (batch, steps, 1, d_model)."""
 
     def __init__(self, config: SSRUConfig, heads: int, layer_idx: int = 0, is_causal: bool = True):
         super().__init__()
-        self.layer_idx = layer_idx  # the slot in the cache
+        self.layer_idx = layer_idx  # index of its states in the cache
         self.forget_proj = nn.Linear(config.d_model, config.d_model)  # W_f, b_f
         self.input_proj = nn.Linear(config.d_model, config.d_model, bias=False)  # W
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, cache: Cache | None = None, **kwargs
     ) -> tuple[Tensor, None]:
-        """Computes h from x (batch, target, d_model), the same shape; returns it and None in place of weights.
+        """Computes h from x (batch, target, d_model), the same shape; returns h and None, as there are no weights.
 
         attention_mask: as of a self-attention; only its padding is used.
         """
@@ -85,7 +85,7 @@ class SSRU(nn.Module):
         if real is not None:
             forget = forget.masked_fill(~real.unsqueeze(-1), 1.0)
         added = (1 - forget) * inputs
-        if before is not None or length == 1:  # a step of a search: the states before all beams are known
+        if before is not None or length == 1:  # all previous states are known, as in a search
             states = added if before is None else torch.addcmul(added, forget, before.squeeze(1).to(exact))
         else:
             states = recur(added, forget, None if start is None else start.squeeze(1).to(exact))  # (2)
@@ -108,7 +108,7 @@ def recur(added: Tensor, decay: Tensor, start: Tensor | None) -> Tensor:
 
 
 class SSRUDecoderLayer(DecoderLayer):
-    """The baseline's layer with the unit in place of self-attention."""
+    """The baseline's decoder layer, with SSRU for self-attention where the config says so."""
 
     def __init__(self, config: SSRUConfig, layer_idx: int):
         self.attention_class = SSRU if config.decoder_autoregression == "ssru" else SelfAttention
@@ -116,11 +116,11 @@ class SSRUDecoderLayer(DecoderLayer):
 
 
 class KeepZeros:
-    """A hook on the gradient of an embedding's weight: sets it to 0 for the given row, while that row is all zeros."""
+    """A hook on the gradient of an embedding's weight: sets a row's gradient to 0 while the row itself is all zeros."""
 
     def __init__(self, weight: Tensor, row: int):
         self.weight, self.row = ref(weight), row
-        # In half precision the weight may be a copy for one step, freed before the gradient is computed: ask it now.
+        # A copy of the weight for one step (half precision) may be freed before backward: look at the row now.
         self.learns = None if weight.is_leaf else weight.detach()[row].any()
 
     def __call__(self, gradient: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ class SSRUDecoder(Decoder):
     def look_up(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         """Looks up embeddings as the baseline does, and in training registers `KeepZeros` for the start token's row."""
         weight: Any = self.embed_tokens.weight
-        hooks = weight._backward_hooks or {}  # copied and loaded models have lost their hooks
+        hooks = weight._backward_hooks or {}  # a copied or loaded model has no hooks
         if self.training and weight.requires_grad and not any(isinstance(x, KeepZeros) for x in hooks.values()):
             weight.register_hook(KeepZeros(weight, self.config.decoder_start_token_id))
         return super().look_up(input_ids, inputs_embeds)
@@ -159,7 +159,7 @@ class SSRUModel(TransformerModel):
 
 
 class SSRUForConditionalGeneration(TransformerForConditionalGeneration):
-    """The translation model."""
+    """The translation model with SSRU in the decoder."""
 
     config: SSRUConfig
     model_class = SSRUModel

@@ -33,8 +33,8 @@ class Positions(nn.Module):
     table: Tensor
 
     def forward(self, length: int, past: int | Tensor = 0) -> Tensor:
-        """Returns rows past .. past + length - 1: (length, d_model)."""
-        if isinstance(past, Tensor):  # a static cache has its length on the device
+        """Returns the table's rows for `length` positions from `past` on. Raises: ValueError beyond the table's end."""
+        if isinstance(past, Tensor):  # a static cache returns its length as a tensor
             return self.table[torch.arange(length, device=self.table.device) + past]
         if past + length > len(self.table):
             raise ValueError(
@@ -44,12 +44,12 @@ class Positions(nn.Module):
         return self.table[past : past + length]
 
     def at(self, positions: Tensor) -> Tensor:
-        """Returns the rows (..., d_model) of the given positions (...)."""
+        """Returns the table's rows (..., d_model) for the given positions (...)."""
         return nn.functional.embedding(positions.to(self.table.device), self.table)
 
 
 class SinusoidalPositions(Positions):
-    """Position embeddings of sines and cosines: a buffer, neither trained nor saved, which `compute` fills."""
+    """Position embeddings of sines and cosines: a buffer that `compute` fills; it is neither trained nor saved."""
 
     def __init__(self, positions: int, width: int, kind: str = "interleaved", offset: int = 0):
         super().__init__()
@@ -73,7 +73,7 @@ class SinusoidalPositions(Positions):
 
     @staticmethod
     def compute(positions: int, width: int, kind: str = "interleaved", offset: int = 0) -> Tensor:
-        """Computes the table (positions, width) of a kind (see the file's table), and returns it in float64.
+        """Computes the table (positions, width) of sines and cosines of a kind (`position_embedding`), in float64.
 
         "interleaved" is exact in float64. The others are rounded to float32, as the toolkits do, and "tensor2tensor" is
         computed in float32: at t = 1000 the difference is some 1e-5, and models were trained with it.
@@ -101,15 +101,15 @@ class LearnedPositions(Positions):
 
 
 def shown_positions(mask: Tensor | None, length: int) -> Tensor | None:
-    """Returns positions (batch, length) of the last `length` tokens, counted from the first that the mask (batch, time)
-    shows, so that padding on the left changes nothing; None without a mask of two dimensions: counted from 0."""
+    """Returns positions (batch, length) of the last `length` tokens, counted from the first token whose mask (batch,
+    time) is 1, so that padding on the left changes nothing. Returns None for a mask of other dimensions or none."""
     if mask is None or mask.dim() != 2:
         return None
     return (mask.cumsum(1) - 1).clamp(min=0)[:, -length:]
 
 
 class TransformerPreTrainedModel(PreTrainedModel):
-    """The base of all models: flags for Transformers, ties of weights, saving, and the initialisation of weights.
+    """The base of all models: has flags for Transformers, ties, saves and initialises weights.
 
     `_init_weights` initialises linear layers, embeddings and norms; other modules define `begin_weights(config)`.
     """
@@ -137,19 +137,19 @@ class TransformerPreTrainedModel(PreTrainedModel):
         elif isinstance(module, nn.LayerNorm):
             init.ones_(module.weight)
             init.zeros_(module.bias)
-        # Only modules that own weights may define it: in code from the Hub Transformers skips all others.
+        # Define `begin_weights` only in modules that own weights: in code from the Hub Transformers skips others.
         begin: Any = getattr(module, "begin_weights", None)
         if begin is not None:
             begin(self.config)
 
     @staticmethod
     def field_of_tie(key: str) -> str:
-        """Returns the config's field that decides whether a weight, an encoder's embeddings or an output, is tied."""
+        """Returns the config's field that decides whether the weight `key` (encoder embeddings or output) is tied."""
         return "share_encoder_decoder_embeddings" if "encoder.embed_tokens." in key else "tie_word_embeddings"
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """Returns target -> source of all tied weights: an encoder's embeddings by `share_encoder_decoder_embeddings`,
-        an output projection by `tie_word_embeddings`, which in Transformers decides over both."""
+        """Returns the names of all tied weights, target -> source. Encoder embeddings are tied if the config says
+        `share_encoder_decoder_embeddings`, outputs if `tie_word_embeddings`, by which Transformers ties both."""
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels)
         tied = (self._tied_weights_keys or {}).items()
@@ -157,7 +157,7 @@ class TransformerPreTrainedModel(PreTrainedModel):
 
     def tie_weights(self, missing_keys: set[str] | None = None, recompute_mapping: bool = True):
         super().tie_weights(missing_keys, recompute_mapping)
-        kept_up("note_ties", self)  # tables that a checkpoint holds apart stay untied
+        kept_up("note_ties", self)  # weights that the checkpoint holds apart are not tied: tell the config
 
     def save_pretrained(  # type: ignore[override]
         self, save_directory: Any, is_main_process: bool = True, state_dict: Any = None, **options: Any
@@ -166,7 +166,7 @@ class TransformerPreTrainedModel(PreTrainedModel):
         return super().save_pretrained(save_directory, is_main_process, state_dict, **options)
 
     def resize_token_embeddings(self, *sizes: Any, **options: Any) -> nn.Embedding:
-        """Resizes the embeddings that both sides share. Raises: ValueError for a model with two vocabularies."""
+        """Resizes the embeddings that source and target share. Raises: ValueError where they share none."""
         kept_up("check_resizing", self)
         embeddings = super().resize_token_embeddings(*sizes, **options)
         if getattr(self.config, "share_encoder_decoder_embeddings", False):
@@ -199,13 +199,15 @@ class Stack(TransformerPreTrainedModel):
         return nn.LayerNorm(self.config.d_model, self.config.layer_norm_eps)
 
     def look_up(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-        """Returns E[x] (batch, time, d_model), or `inputs_embeds` where they are given. Raises: ValueError for both."""
+        """Returns the embeddings of input_ids, E[x] (batch, time, d_model), or `inputs_embeds`. Raises: ValueError
+        unless one of the two is given."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give input_ids or inputs_embeds, not both and not neither")
         return self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
 
     def embed(self, embeds: Tensor, past: int | Tensor = 0, position_ids: Tensor | None = None) -> Tensor:
-        """Computes equation 1 from E[x], with positions from `past` on, or `position_ids` (1 or batch, time)."""
+        """Computes equation 1, scaled embeddings plus positions, from E[x]; positions count from `past` on or are
+        `position_ids` (1 or batch, time)."""
         if position_ids is None:
             positions = self.positions(embeds.shape[1], past).to(embeds.dtype)
         else:

@@ -24,7 +24,7 @@ try:
     import triton.language as tl
 
     AVAILABLE = True
-except ImportError:  # users of code from the Hub need not install Triton
+except ImportError:  # Triton is optional
     AVAILABLE, triton = False, None  # type: ignore[assignment]
 
     class tl:  # type: ignore[no-redef]
@@ -35,15 +35,15 @@ except ImportError:  # users of code from the Hub need not install Triton
 
 logger = logging.get_logger(__name__)
 
-PROGRAMS = 264  # programs that share the rows where sums over all rows are computed: two for each processor of an H100
+PROGRAMS = 264  # programs among which rows are divided where sums over all rows are computed: 2 a processor of an H100
 
 
-# Arguments whose alignment must not lead to other code: in a batch they may be parts of tensors, in its graph not.
+# Arguments that Triton must not compile for by alignment: in a CUDA graph their alignment may be another.
 _ANYWHERE = ("seed", "mask", "labels", "losses")
 
 
 def kernel(*varying: str) -> Any:
-    """Returns `triton.jit` as a decorator, to compile once for all values of `varying`; without Triton the identity."""
+    """Returns `triton.jit` as a decorator that compiles once for all values of `varying`; without Triton: no effect."""
     if not AVAILABLE:
         return lambda function: function
     return triton.jit(do_not_specialize=varying, do_not_specialize_on_alignment=_ANYWHERE)
@@ -287,8 +287,8 @@ def residual_forward(
     states: Tensor, computed: Tensor | None, seed: Tensor | None, weight: Tensor | None, bias: Tensor | None,
     rate: float, eps: float,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
-    """Computes LN(states + dropout(computed)) of contiguous tensors; None for `computed`, `seed` (dropout) or `weight`
-    (LN) leaves that part out.
+    """Computes LN(states + dropout(computed)) of contiguous tensors; without the sum where `computed` is None, without
+    dropout where `seed` is, without LN where `weight` is.
 
     Returns the result, and for backward mean and 1 / deviation of every row, (rows,).
     """
@@ -310,7 +310,7 @@ def residual_backward(
     gradient: Tensor, states: Tensor, computed: Tensor | None, seed: Tensor | None, weight: Tensor | None,
     means: Tensor | None, scales: Tensor | None, rate: float,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
-    """Returns the gradients of states, computed, weight and bias in `residual_forward`; the last two in float32."""
+    """Returns the gradients of states and computed and, in float32, of weight and bias in `residual_forward`."""
     width = states.shape[-1]
     rows = states.numel() // width
     gradient = gradient.contiguous()
@@ -345,15 +345,15 @@ def _of_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
     return strides, tiles, WARPS.get(tiles[0] * tiles[1]) or (2 if tiles[0] * tiles[1] < 1024 else 8)
 
 
-WARPS = {32 * 32: 2, 32 * 64: 4, 64 * 64: 4}  # warps of a program, by the number of scores that it holds
+WARPS = {32 * 32: 2, 32 * 64: 4, 64 * 64: 4}  # scores that a program holds -> its number of warps
 
 
 def attention_forward(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor | None, scale: float, rate: float,
     causal: bool,
 ) -> Tensor:  # fmt: skip
-    """Computes the attention of query (batch, heads, target, d_h) over key and value (batch, heads, source, d_h), with
-    stride 1 in d_h and any others; mask as of PyTorch's attention. Returns (batch, target, heads, d_h)."""
+    """Computes attention of query (batch, heads, target, d_h) over key and value (batch, heads, source, d_h), which
+    have stride 1 in d_h; the mask is that of PyTorch's attention. Returns (batch, target, heads, d_h)."""
     batch, heads, target, width = query.shape
     output = query.new_empty(batch, target, heads, width)
     strides, tiles, warps = _of_attention(query, key, value, mask)
@@ -368,7 +368,7 @@ def attention_backward(
     gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor | None,
     scale: float, rate: float, causal: bool, by_query: Tensor, by_key: Tensor, by_value: Tensor,
 ) -> None:  # fmt: skip
-    """Writes the gradients of query, key and value into `by_query`, `by_key` and `by_value`, of the same strides."""
+    """Writes the gradients of query, key, value into `by_query`, `by_key`, `by_value`, which have the same strides."""
     strides, tiles, warps = _of_attention(query, key, value, mask)
     batch, heads, target, width = query.shape
     _attention_backward_kernel[(batch * heads,)](
@@ -379,7 +379,7 @@ def attention_backward(
 
 
 def activation_backward(gradient: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the gradients of relu's input, `hidden` being its output, and of a bias (width,) in it, in float32."""
+    """Returns the gradient of relu's input, from its output `hidden`, and in float32 that of a bias added before."""
     width = hidden.shape[-1]
     rows, gradient, tile, block = hidden.numel() // width, gradient.contiguous(), 32, 128
     programs = min(triton.cdiv(rows, tile), 64)
@@ -394,8 +394,8 @@ def activation_backward(gradient: Tensor, hidden: Tensor) -> tuple[Tensor, Tenso
 def loss_in_place(
     logits: Tensor, bias: Tensor | None, labels: Tensor, losses: Tensor, smoothing: float, differentiated: bool
 ) -> None:
-    """Writes equation 1 of loss.py for every row of logits (rows, vocabulary) into losses (rows,), 0 where the label is
-    negative; if `differentiated`, overwrites the logits with their gradient."""
+    """Writes the loss, equation 1 of loss.py, of every row of logits (rows, vocabulary) into losses (rows,), 0 where
+    the label is negative; if `differentiated`, also overwrites the logits with their gradient."""
     rows, width = logits.shape
     block = min(8192, triton.next_power_of_2(width))
     _loss_kernel[(rows,)](

@@ -1,7 +1,7 @@
 """Checks and repairs around a model's computation: checks its config and the options of generate(), warns of padding on
-the wrong side, checks that embeddings can be resized, keeps ties in the config, and saves code beside weights.
+the wrong side, checks that embeddings can be resized, writes ties into the config, and saves code beside weights.
 
-Fills the slot `configuration.upkeep`, which is empty in code beside published weights. There nothing is checked, and
+`import hf_mlnmt` sets `configuration.upkeep` to this module. In code beside published weights nothing is checked, and
 Transformers copies the code of a class that it loaded from a repository (`register_for_auto_class`). A published model
 that was loaded by the installed package has only the pointer to its code, config.json's `auto_map`: so that its saved
 copies load without the package, the code is copied here.
@@ -94,7 +94,7 @@ def note_ties(model: Any) -> None:
 
 
 def state_to_save(model: Any, state_dict: Any) -> Any:
-    """Returns the `state_dict` for `save_pretrained` to write; None: the model's own, with the ties in its config.
+    """Returns the `state_dict` that `save_pretrained` must write, None for the model's own; first runs `note_ties`.
 
     Where encoder and output share a weight and the decoder has another, which no config can say, all three are saved.
     """
@@ -107,20 +107,21 @@ def state_to_save(model: Any, state_dict: Any) -> Any:
 
 
 def check_resizing(model: Any) -> None:
-    """Raises: ValueError for a translation model with a vocabulary, or a table, for each side."""
+    """Raises ValueError for a translation model whose encoder and decoder do not share their embeddings."""
     note_ties(model)
     if model.config.is_encoder_decoder and not model.config.share_encoder_decoder_embeddings:
         raise ValueError("a model with a vocabulary, or a module, for each side cannot be resized: make a new one")
 
 
 def asked_for(name: str, arguments: dict[str, Any], *configs: Any) -> Any:
-    """Removes an option of generate() from the arguments; returns its value there, or in the first config with one."""
+    """Removes an option of generate() from the arguments; returns its value, or else the first one in the configs."""
     given = [arguments.pop(name, None), *(getattr(config, name, None) for config in configs)]
     return next((value for value in given if value is not None), None)
 
 
 def take_options(arguments: dict[str, Any], *configs: Any) -> dict[str, Any]:
-    """Removes the options that Transformers lack from a call's arguments; returns the fields of a prepared config."""
+    """Removes options of generate() that only this package has from a call's arguments; returns their values, or those
+    in the configs, as fields for the prepared config."""
     own = {name: asked_for(name, arguments, *configs) for name in ("recombine", "draws", "without_replacement")}
     groups = asked_for("num_beam_groups", arguments, *configs)
     # With num_beam_groups above 1 Transformers' generate() would look for a loop on the Hub.
@@ -128,13 +129,13 @@ def take_options(arguments: dict[str, Any], *configs: Any) -> dict[str, Any]:
 
 
 def check_options(config: Any) -> None:
-    """Raises: ValueError for options of a prepared config that Transformers lack, if they do not go together."""
+    """Raises ValueError if this package's own options of generate() are wrong or exclude one another."""
     if wrong := wrong_option(config):
         raise ValueError(wrong)
 
 
 def wrong_option(config: Any) -> str | None:
-    """Returns an error message for wrong options in a prepared config, of those that Transformers lack; else None."""
+    """Returns an error message if this package's own options in a prepared config are wrong, else None."""
     k, groups, draws, beams = config.recombine, config.groups, config.draws, config.num_beams
     distinct = config.without_replacement
     searches, penalty = beams > 1 and not config.do_sample, getattr(config, "diversity_penalty", None)
@@ -158,7 +159,7 @@ def wrong_option(config: Any) -> str | None:
 
 
 def warn_of_labels(labels: Tensor, config: Any) -> None:
-    """Warns of labels on a CPU that are padded on the left, or with the padding token."""
+    """Warns once of labels on a CPU that are padded on the left, or that hold the padding token instead of -100."""
     if labels.device.type != "cpu" or torch.compiler.is_compiling():
         return
     ignored, pad = labels == -100, config.pad_token_id
@@ -172,6 +173,6 @@ def warn_of_labels(labels: Tensor, config: Any) -> None:
 
 
 def warn_of_sources(mask: Tensor | None) -> None:
-    """Warns of a mask (batch, source) on a CPU that hides the first position of a source."""
+    """Warns once of sources padded on the left: of a mask (batch, source) on a CPU whose first position is 0."""
     if mask is not None and mask.dim() == 2 and mask.device.type == "cpu" and not bool(mask[:, 0].all()):
         logger.warning_once(f"Sources are padded on the left, which are others to the model: {_ON_THE_RIGHT}")

@@ -1,4 +1,4 @@
-"""The search of generate() for this package's models; `floors_of_text` chooses its implementation, `explain` names it.
+"""The search of generate() for this package's models: `run` chooses its implementation, and `explain` names that.
 
 A call of generate() goes through prepare.py, which lists its steps, and then to `run`, which searches with the first
 of these implementations, called floors, that supports the call:
@@ -75,7 +75,8 @@ _OF_THREAD = threading.local()  # `explains`: while `explain` runs, `run` raises
 
 
 class Floor(NamedTuple):
-    """An implementation of the search: name, why a call gets it, and the function, which returns None if it cannot."""
+    """One implementation of the search, for one call: its name, why it is chosen, and the function that searches, which
+    returns None where it cannot."""
 
     name: str
     reason: str
@@ -90,7 +91,8 @@ class _Explained(Exception):
 
 
 def explain(model: Any, sentences: int = 1, **options: Any) -> str:
-    """Returns which floor would search for generate(**options) with this number of sentences, and why.
+    """Returns the name of the implementation by which generate(**options) would search for this number of sentences,
+    and why.
 
     Nothing is searched. The answer is that of `run` itself, and does not depend on earlier calls.
     """
@@ -108,7 +110,8 @@ def explain(model: Any, sentences: int = 1, **options: Any) -> str:
 def run(
     model: Any, input_ids: Any, processors: Any, criteria: Any, config: Any, arguments: Any, sources: Any = None
 ) -> Any:
-    """Searches by the first floor that supports the call; returns generate()'s result, or None: Transformers must.
+    """Searches by the first implementation (floor) that can. Returns generate()'s result; None if Transformers' own
+    loop must search.
 
     Args:
         input_ids ... arguments: what generate() passes to its loop, the keyword arguments in `arguments`.
@@ -126,9 +129,10 @@ def run(
 
 
 def floors_of_call(model: Any, input_ids: Any, *given: Any) -> Iterator[Floor]:
-    """Yields the one floor of a call that Transformers has prepared and encoded; the arguments are those of `run`."""
+    """Yields the only implementation of the search for a call that Transformers has prepared and encoded; the arguments
+    are those of `run`."""
     processors, criteria, config, arguments = given
-    known(model)  # compares the model with its kept state, once a call; prepare.py does so for the calls it prepares
+    known(model)  # compares the model with its kept state, once a call; for a prepared call prepare.py has done it
     if other := why_not(model, criteria, config, arguments):
         stop_if_preparing(None, None, input_ids, *given)
         yield Floor("Transformers' loop", f"because of {other}", lambda: None)
@@ -136,7 +140,7 @@ def floors_of_call(model: Any, input_ids: Any, *given: Any) -> Iterator[Floor]:
     rules = Rules(processors, criteria)
     decoder, strategy = decoder_of(model)(model, arguments), strategy_of(rules, config)
     stop_if_preparing(decoder, strategy, input_ids, *given)
-    copies = max(config.num_beams, config.num_return_sequences)  # rows that Transformers has made of each sentence
+    copies = max(config.num_beams, config.num_return_sequences)  # equal rows that Transformers made of a sentence
     prompt = input_ids[::copies]
     encoded = partial(SourceBatch.take, arguments["encoder_outputs"], arguments.get("attention_mask"), copies)
     slow = static_shapes.why_not(decoder, strategy, rules, prompt) or "options that are no plain values"
@@ -144,7 +148,8 @@ def floors_of_call(model: Any, input_ids: Any, *given: Any) -> Iterator[Floor]:
 
 
 def floors_of_text(model: Any, sources: UnencodedSources, *given: Any) -> Iterator[Floor]:
-    """Yields the floors of a call that prepare.py has prepared, fastest first; the next where one has found None."""
+    """Yields the implementations of the search for a call prepared by prepare.py, fastest first; a later one is tried
+    where those before have returned None."""
     (_, criteria, config, arguments), (ids, mask, _, wanted, rules) = given, sources
     if (ready := sources.ready(model)) is not None:
         reason = "one sentence without padding on a CPU, of a family and options that search.c knows"
@@ -223,7 +228,7 @@ def why_not(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -
         return "a cache that was given"
     mask = arguments.get("attention_mask")
     if mask is not None and not bool(mask.any(dim=1).all()):
-        return "a source that is masked altogether"  # implementations of attention differ where all is masked
+        return "a source that is masked altogether"  # implementations of attention return different results here
     if not isinstance(arguments.get("encoder_outputs"), ModelOutput):
         return "encoder_outputs that are no output of an encoder"
     if others := [name for name, value in arguments.items() if isinstance(value, Tensor) and name not in HANDLED]:

@@ -28,7 +28,7 @@ from hf_mlnmt.modeling.caches import RecurrentCacheLayer, RecurrentState
 from hf_mlnmt.modeling.dual_context import ConvolutionCacheLayer, windows
 
 BLOCK = 16
-LARGE = 2**20  # numbers in a buffer from which on the memory of the one it replaces is returned to the system
+LARGE = 2**20  # from this size (in numbers) of a new buffer on, the old one's memory is returned to the system
 
 
 def whole_blocks(length: int) -> int:
@@ -42,7 +42,8 @@ def put(place: Tensor | None, tensor: Tensor) -> Tensor:
 
 
 def put_rows(place: Tensor, rows: Tensor) -> Tensor:
-    """Copies in `place` (sentences, beams, ...) row rows[i] of all beams to row i, and returns `place`."""
+    """Reorders `place` (sentences, beams, ...) in place: counted over all sentences, beam i gets the row of beam
+    rows[i]. Returns `place`."""
     return place.copy_(place.view(len(rows), -1).index_select(0, rows).view(place.shape))
 
 
@@ -60,7 +61,7 @@ class Growing:
         self.size = self.end = 0
 
     def begin(self, keys: Tensor, values: Tensor) -> None:
-        """Makes empty buffers for keys and values of the given shapes (sentences, heads, any, d_h)."""
+        """Makes empty buffers for keys and values like the given tensors, (sentences, heads, any, d_h)."""
         self.key_buffer = keys.new_zeros(*keys.shape[:2], keys.shape[3], 0)
         self.value_buffer = values.new_zeros(*values.shape[:2], 0, values.shape[3])
 
@@ -72,7 +73,7 @@ class Growing:
         start = self.extend(new)
         self.key_buffer.narrow(3, start, new).copy_(keys.transpose(2, 3))
         self.value_buffer.narrow(2, start, new).copy_(values)
-        if self.end != whole_blocks(self.size):  # else the views returned before still hold
+        if self.end != whole_blocks(self.size):  # else the views in `seen` cover all slots
             self.end = whole_blocks(self.size)
             self.seen = self.key_buffer[..., : self.end].transpose(2, 3), self.value_buffer[:, :, : self.end]
         return self.seen
@@ -82,7 +83,7 @@ class Growing:
         start, self.size = self.size, self.size + new
         capacity = self.value_buffer.shape[2]
         if self.size > capacity:
-            # Half as many more than are needed now, so that few steps need a larger buffer.
+            # Allocate half as many more than are needed now, so that few steps need a larger buffer.
             blank = whole_blocks(self.size + self.size // 2 + BLOCK) - capacity
             self.key_buffer, self.end = nn.functional.pad(self.key_buffer, (0, blank)), 0
             self.value_buffer = nn.functional.pad(self.value_buffer, (0, 0, 0, blank))
@@ -98,7 +99,8 @@ class Growing:
             self.end = 0
 
     def keep(self, states: Tensor, place: Tensor | None, rows: Tensor | None = None) -> Tensor:
-        """Returns states (sentences, beams, ...), with `rows` reordered: row i of all beams is their row rows[i]."""
+        """Returns states (sentences, beams, ...), with `rows` reordered: counted over all sentences, beam i gets the
+        row of beam rows[i]."""
         return states if rows is None else states.flatten(0, 1).index_select(0, rows).view(states.shape)
 
 
@@ -121,7 +123,8 @@ class Fixed:
         return self.buffers[0], self.buffers[1]
 
     def keep(self, states: Tensor, place: Tensor | None, rows: Tensor | None = None) -> Tensor:
-        """Copies the states that `Growing.keep` returns into `place`, or new memory if None; returns the copy."""
+        """Reorders states as `Growing.keep` does and copies them into `place`, or into new memory if that is None;
+        returns the copy."""
         if place is None:
             return put(None, states)
         if rows is None:
@@ -154,7 +157,7 @@ class SourceCacheLayer(DynamicLayer):
 
 
 class FixedSourceCacheLayer(SourceCacheLayer):
-    """A `SourceCacheLayer` whose tensors keep their memory: later sources are copied into it."""
+    """A `SourceCacheLayer` whose tensors stay at their addresses: later sources are copied into them."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
         self.is_initialized = True
@@ -199,7 +202,7 @@ class BeamStateLayer(BeamCacheLayer):
     of_beams = False  # whether `expand` was called
 
     def real_positions(self, real: Tensor | None) -> Tensor | None:
-        """Returns the mask of the prompt's positions; None for beams, which are all real."""
+        """Returns `real`, the prompt's mask; after `expand` None, as no new position of a beam is padding."""
         return None if self.of_beams else real
 
     def keep(self, rows: Tensor | None = None) -> None:
@@ -223,7 +226,7 @@ class BeamConvolutionCacheLayer(BeamStateLayer):
     """The search's `ConvolutionCacheLayer`; the state is the window, (sentences, prompt or beams, (f - 1) d_model)."""
 
     def windows(self, inputs: Tensor, kept: int) -> Tensor:
-        """Puts the `kept` inputs before it in front of each (sentences, prompt or beams, d_model), concatenated."""
+        """Concatenates each input (sentences, prompt or beams, d_model) with its beam's `kept` inputs before it."""
         if self.of_beams:
             seen = torch.cat([self.states, inputs], dim=-1)
         else:
@@ -242,18 +245,19 @@ class BeamRecurrentCacheLayer(BeamStateLayer, RecurrentState):
         self.kept_of_source: dict[str, Tensor] = {}
 
     def of_source(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
-        """Returns `compute()`, a function of the source, kept from the prompt on until sentences leave the batch."""
+        """Returns the result of `compute()`, which depends on the source alone. After `expand` it is called only once,
+        and again after sentences have left the batch."""
         kept = self.kept_of_source.get(name)
         if kept is None or not self.of_beams:
             kept = self.kept_of_source[name] = self.storage.keep(compute(), kept)
         return kept
 
     def last_state(self) -> Tensor | None:
-        """Returns the state after the prompt (sentences, heads, width); None at its start, and for beams."""
+        """Returns the prompt's last state (sentences, heads, width); None before the prompt and after `expand`."""
         return None if self.states is None or self.of_beams else self.states[:, -1]
 
     def states_before(self, length: int) -> Tensor | None:
-        """Returns each beam's state (sentences, heads, beams, width); before `expand` as `RecurrentState` does."""
+        """Returns each beam's last state (sentences, heads, beams, width); before `expand` as `RecurrentState` does."""
         return self.states.transpose(1, 2) if self.of_beams else super().states_before(length)
 
     def append_states(self, states: Tensor) -> None:
@@ -267,7 +271,7 @@ class BeamRecurrentCacheLayer(BeamStateLayer, RecurrentState):
             self.states = self.states[..., :source_length]
 
 
-# The cache layer of a search for each class of layers in Transformers' cache.
+# Class of a cache layer in Transformers' cache -> class of the search's cache layer.
 BEAM_LAYERS: dict[type, type[BeamCacheLayer]] = {
     DynamicLayer: BeamCacheLayer,
     ConvolutionCacheLayer: BeamConvolutionCacheLayer,

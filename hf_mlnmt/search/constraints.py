@@ -36,7 +36,7 @@ from hf_mlnmt.search.strategies import BeamSearch, Candidates, best_continuation
 
 
 class Automaton(NamedTuple):
-    """The automata of all sentences, padded: the token of each symbol, and the node that each symbol leads to.
+    """The automata, of all sentences and padded to one size, that track which constraints a hypothesis has met.
 
     `alphabet` (sentences, symbols): tokens, -1 for padding; `goto` (sentences, nodes, 1 + symbols): the next node,
     symbol 0 for all other tokens; `met` (sentences, nodes, constraints): whether an alternative of the constraint ends
@@ -79,7 +79,7 @@ class Automaton(NamedTuple):
 
     def follow(self, nodes: Tensor, met: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Follows tokens from nodes, (sentences, any) each; returns the nodes reached, and how often each constraint is
-        met then, counted up to `times`: (sentences, any, constraints)."""
+        then met, at most `times`: (sentences, any, constraints)."""
         same = tokens.unsqueeze(-1) == self.alphabet.unsqueeze(1)  # (sentences, any, symbols)
         symbols = torch.where(same.any(-1), 1 + same.int().argmax(-1), 0)
         sentence = torch.arange(len(nodes), device=nodes.device).unsqueeze(-1)
@@ -87,13 +87,13 @@ class Automaton(NamedTuple):
         return nodes, torch.minimum(met + self.met[sentence, nodes], self.times.unsqueeze(1))
 
     def banks(self, nodes: Tensor, met: Tensor) -> Tensor:
-        """Returns the bank, the number of constraint tokens, of each hypothesis: (sentences, any)."""
+        """Returns the bank of each hypothesis, its number of constraint tokens: (sentences, any)."""
         sentence = torch.arange(len(nodes), device=nodes.device).unsqueeze(-1)
         begun = self.begun[sentence, nodes].masked_fill(self.all_met(met), 0)
         return (met * self.sizes.unsqueeze(1)).sum(-1) + begun.amax(-1)
 
     def all_met(self, met: Tensor) -> Tensor:
-        """Tells which constraints are met as often as they are to be: (sentences, any, constraints)."""
+        """Tells which constraints are met as often as was asked for: (sentences, any, constraints)."""
         return met >= self.times.unsqueeze(1)
 
     def keep(self, sentences: Tensor) -> "Automaton":
@@ -124,7 +124,7 @@ def _build(
             ends[node].add(number)
     falls, goto = [0] * len(children), [[0] * len(tokens) for _ in children]
     waiting = deque([0])
-    while waiting:  # breadth first: the failure link of a node leads to a node that is less deep, and done
+    while waiting:  # breadth first: a node's failure link leads to a less deep node, which is computed before
         node = waiting.popleft()
         for symbol, token in enumerate(tokens):
             behind = goto[falls[node]][symbol] if node else 0
@@ -140,7 +140,7 @@ def _build(
 
 
 def allocated(sums: Tensor, banks: Tensor) -> Tensor:
-    """Returns candidates' indices in the order in which they get beams (3); all are (sentences, candidates)."""
+    """Returns candidates' indices in the order in which step 3 gives them beams; all are (sentences, candidates)."""
     by_score = sums.argsort(dim=1, descending=True, stable=True)
     possible = is_possible(sums).gather(1, by_score)
     banks = torch.where(possible, banks.gather(1, by_score), -1)  # impossible candidates: bank -1
@@ -155,7 +155,7 @@ def allocated(sums: Tensor, banks: Tensor) -> Tensor:
 
 
 class Constrained(BeamSearch):
-    """Beam search for hypotheses that meet their sentence's constraints; each beam has a node and counts of those met.
+    """Beam search for hypotheses that meet all constraints; a beam has its node and how often it met each constraint.
 
     Raises: UserError for one beam, with recombination or groups, or for constraints of another number of sentences.
     """
@@ -181,7 +181,7 @@ class Constrained(BeamSearch):
         log_probs = scores if self.batch.decoder.normalized else log_softmax(scores)
         log_probs = self.rules.process(history, log_probs.expand(-1, width, -1))  # (sentences, width, vocabulary)
         of_beam = width + len(self.rules.ends)
-        sums, tokens = _candidates(log_probs, self.automaton.alphabet, of_beam)  # (sentences, width, of a beam)
+        sums, tokens = _candidates(log_probs, self.automaton.alphabet, of_beam)  # (sentences, width, candidates)
         sums = (sums + running.unsqueeze(-1)).flatten(1)
         beams = torch.arange(width, device=sums.device).repeat_interleave(tokens.shape[2]).expand_as(sums)
         tokens = tokens.flatten(1)
@@ -193,7 +193,7 @@ class Constrained(BeamSearch):
         return sums.gather(1, order), beams.gather(1, order), tokens.gather(1, order)
 
     def go_on(self, sums: Tensor, last: Tensor) -> Tensor:
-        """Makes the first candidates that do not end the next open beams, in their order; returns their indices."""
+        """Turns the first candidates that do not end into the next open beams, in order; returns their indices."""
         places = last.int().argsort(dim=1, stable=True)[:, : self.batch.width]
         running = sums.masked_fill(last | ~is_possible(sums), IMPOSSIBLE)
         torch.gather(running, 1, places, out=self.beams.running)
@@ -207,7 +207,8 @@ class Constrained(BeamSearch):
         return running.masked_fill(~is_possible(running), -torch.inf).amax(1)
 
     def close(self) -> Tensor:
-        """Also closes sentences with constraints as soon as no open beam can be among the hypotheses returned."""
+        """Closes sentences as `BeamSearch` does, and those with constraints as soon as no open beam can be among the
+        hypotheses returned; returns which stay open."""
         open_ = super().close()
         worst = self.beams.best[:, self.config.num_return_sequences - 1]
         open_ &= ~self.automaton.sizes.any(1) | (self.highest() / self.length_penalties()[1] > worst)

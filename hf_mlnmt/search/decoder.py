@@ -17,14 +17,14 @@ from torch import Tensor
 
 from hf_mlnmt.modeling.releases import CACHE_NAMES
 
-# Keyword arguments of generate()'s loops that the loops read themselves: none goes unchanged to the model's forward.
+# Keyword arguments of generate()'s loops that the loops read; none is passed on unchanged to the model's forward.
 HANDLED = {
     *("encoder_outputs", "attention_mask", *CACHE_NAMES, "use_cache", "logits_to_keep", "streamer", "synced_gpus")
 }
 
 
 class SourceBatch(NamedTuple):
-    """The encoded sources, one row for each sentence that is still in the batch, whatever the width."""
+    """The encoded sources: one row for each sentence that is still in the batch, whatever its number of beams."""
 
     outputs: Any  # the encoder's output, its tensors (sentences, ...)
     real: Tensor  # (sentences, source), False at padding
@@ -85,7 +85,7 @@ class DecoderState(Protocol):
         """Returns the state where beam i of sentence b has the state of its beam parents[b, i]; (sentences, width)."""
 
     def select(self, sentences: Tensor, source_length: int) -> Self:
-        """Returns the state of the given sentences (indices); their sources are padding from `source_length` on."""
+        """Returns the state of the given sentences (indices), whose sources are padding from `source_length` on."""
 
 
 State = TypeVar("State", bound=DecoderState)
@@ -94,7 +94,7 @@ State = TypeVar("State", bound=DecoderState)
 class Decoder(Protocol[State]):
     """A model's decoder for one batch: reads the prompt, then a token of each beam in every step."""
 
-    normalized: bool  # scores are summed up as they are, without a log-softmax
+    normalized: bool  # whether scores are summed up as they are, without a log-softmax
 
     def begin(self, prompt: Tensor, source: SourceBatch) -> tuple[Tensor, State]:
         """Reads the prompt (sentences, length); returns the next scores (sentences, 1, vocabulary) and the state."""
@@ -105,7 +105,7 @@ class Decoder(Protocol[State]):
 
 
 def gather_beams(states: Tensor, parents: Tensor) -> Tensor:
-    """Returns states (sentences, width, ...) in which beam i of sentence b has the row of its beam parents[b, i].
+    """Returns states (sentences, width, ...) in which beam i of sentence b has the given state of beam parents[b, i].
 
     Whole rows are copied; `take_along_dim` would first compute the index of every number.
     """
@@ -124,7 +124,8 @@ def rows_of_sentences(sentences: Tensor, width: int) -> Tensor:
 
 
 def read_source(attentions: list[tuple[Any, Tensor]], cache: Any) -> None:
-    """Writes keys and values of every attention over the source, given with the states it reads, into the cache."""
+    """Writes keys and values of every attention over the source into the cache; `attentions`: pairs of an attention and
+    the source states that it reads."""
     for attention, memory in attentions:
         cache.cross_attention_cache.update(*attention.project_source(memory), attention.layer_idx)
         cache.is_updated[attention.layer_idx] = True

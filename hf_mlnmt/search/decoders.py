@@ -30,7 +30,7 @@ from hf_mlnmt.search.transformer import LanguageModelDecoder, TransformerDecoder
 
 
 class ModuleState:
-    """Transformers' cache, with a row for every beam (sentences x beams, ...); and the source of an encoder-decoder."""
+    """The state of a `ModuleDecoder`: Transformers' cache with a row for every beam, and the encoded source if any."""
 
     def __init__(self, cache: Any, source: SourceBatch | None):
         self.cache, self.source, self.width = cache, source, 1
@@ -58,7 +58,7 @@ class ModuleState:
 
 
 class ModuleDecoder:
-    """The `Decoder` of a model from outside this package: calls its forward."""
+    """The `Decoder` of a model from outside this package: calls the model's forward in each step."""
 
     normalized = False
 
@@ -93,7 +93,7 @@ class ModuleDecoder:
 
 
 class FusedState(tuple):
-    """The states of a fused model's members; each operation is applied to all."""
+    """The states of a fused model's members; `expand`, `reorder` and `select` are applied to each."""
 
     def expand(self, width: int) -> Self:
         return type(self)(state.expand(width) for state in self)
@@ -115,7 +115,7 @@ class FusedDecoder:
         factors = model.factors(alpha, arguments.get("beta"))
         # The factor by which recombination turns scores into log-probabilities: (4.4) is log q / alpha.
         self.scale = float(model.config.alpha if alpha is None else alpha) if self.normalized else 1.0
-        # Members whose factor is not 0: number (translation models first), factor, decoder.
+        # Of each member whose factor is not 0: its number (translation models first), factor and decoder.
         self.members = [
             (number, factor, decoder_of_member(member)(member, {}))
             for number, (factor, member) in enumerate(zip(factors, members_of(model)))
@@ -124,7 +124,7 @@ class FusedDecoder:
 
     @staticmethod
     def why_not(model: Any, arguments: dict[str, Any]) -> str | None:
-        """Names a property of a member that its decoder does not support, or returns None."""
+        """Names a property of a member that the member's decoder does not support, or returns None."""
         reasons = (decoder_of_member(member).why_not(member, {}) for member in members_of(model))
         return next(filter(None, reasons), None)
 
@@ -139,14 +139,15 @@ class FusedDecoder:
         return self.combine([decoder.step(tokens, part) for (_, _, decoder), part in zip(self.members, state)])
 
     def source_of(self, number: int, source: SourceBatch) -> SourceBatch:
-        """Returns the member's own encoder output; the source unchanged where all share one, or for language models."""
+        """Returns the source with the own encoder output of member `number`; unchanged for a language model, and where
+        there is only one encoder's output."""
         if number >= len(self.model.translation_models) or not hasattr(source.outputs, "member"):
             return source
         return source._replace(outputs=source.outputs.member(number))
 
     def combine(self, steps: Sequence[tuple[Tensor, Any]]) -> tuple[Tensor, FusedState]:
-        """Combines the members' logits (sentences, width, vocabulary) by (4.2) without its log-softmax, or by (4.4), as
-        `combine` of the model does, which may overwrite the first; returns the scores and the members' states."""
+        """Combines the members' logits (sentences, width, vocabulary) by (4.2) without its log-softmax or by (4.4), as
+        the model's `combine`, but overwrites the first; returns the combined scores and the members' states."""
         total: Any = None
         for (_, factor, _), (scores, _) in zip(self.members, steps):
             scores = log_softmax(scores) if self.normalized else scores
@@ -162,8 +163,8 @@ def members_of(model: Any) -> list[Any]:
     return [*model.translation_models, *model.language_models]
 
 
-# A model class, also for its subclasses, and its decoder. A decoder is made from the model and the keyword arguments of
-# generate()'s loops; its `why_not` names what of these it does not support.
+# Class of models, with its subclasses -> decoder class. A decoder is made from a model and the keyword arguments of
+# generate()'s loops; its `why_not` names a property of the model or an argument that it does not support.
 DECODERS: dict[type, Any] = {
     TransformerForConditionalGeneration: TransformerDecoder,
     RNNForConditionalGeneration: LSTMDecoder,

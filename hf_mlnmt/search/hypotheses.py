@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from transformers.generation import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 
-IMPOSSIBLE = -1.0e9  # Transformers' score of what must not be chosen
+IMPOSSIBLE = -1.0e9  # Transformers' score of beams and tokens that must not be chosen
 
 
 def is_possible(sums: Tensor) -> Tensor:
@@ -33,19 +33,19 @@ def is_possible(sums: Tensor) -> Tensor:
 
 
 def length_penalties(config: Any, length: int, longest: int) -> tuple[float, float]:
-    """Returns length^length_penalty for finished hypotheses, and the divisor of the bound on open ones: with
-    early_stopping="never" and a positive length_penalty that of the longest length, else the same."""
+    """Returns the divisors of sums of log P: length^length_penalty for a hypothesis that is finished now, and for the
+    bound on open ones the same, or with early_stopping="never" and length_penalty > 0 that of the longest length."""
     hopeful = config.early_stopping == "never" and config.length_penalty > 0.0
     return length**config.length_penalty, (longest if hopeful else length) ** config.length_penalty
 
 
 def normalized(log_probability: Any, penalty: Any, length: Any) -> Any:
-    """Returns the score of a hypothesis of this length: log P / length^penalty, the score of `Hypotheses.finish`."""
+    """Returns a hypothesis's score, as `Hypotheses.finish` computes it: log P / length^penalty."""
     return log_probability / length**penalty
 
 
 def onward(sums: Tensor, last: Tensor, count: int, out: Any = None) -> Any:
-    """Returns values and indices (as topk) of the `count` best candidates, those that end (`last`) after all others."""
+    """Returns sums and indices, as topk, of the `count` best candidates; those that end (`last`) rank below others."""
     return torch.topk(torch.add(sums, last, alpha=IMPOSSIBLE), count, out=out)
 
 
@@ -66,34 +66,34 @@ class Hypotheses:
         self.begin(sentences)
 
     def begin(self, real: int) -> None:
-        """Resets all tensors for a new search; rows after the first `real` are padding, and closed."""
-        self.running.fill_(IMPOSSIBLE)[:, 0] = 0.0  # all beams are equal at first: only the first is searched from
+        """Resets all tensors for a new search; rows from `real` on are padding, and their search is closed."""
+        self.running.fill_(IMPOSSIBLE)[:, 0] = 0.0  # beams are equal at first: all but one are impossible
         self.best.fill_(-torch.inf)
         self.last.fill_(-1)
         self.open.fill_(True)[real:] = False
 
     def move_to(self, other: Any, rows: Tensor, real: int) -> None:
-        """Copies the given rows to all rows of `other`; those after the first `real` are padding, and closed."""
+        """Copies the given rows to all rows of `other`, where rows from `real` on are padding, and are closed."""
         for name in ("running", "best", "last", "open"):
             torch.index_select(getattr(self, name), 0, rows, out=getattr(other, name))
         other.open[real:] = False
 
     def go_on(self, sums: Tensor, last: Tensor) -> Tensor:
-        """Makes the best candidates that do not end the next open beams; returns their indices (sentences, beams).
+        """Turns the best candidates that do not end into the next open beams; returns their indices.
 
         sums, last: (sentences, candidates), the best first; last: the token ends the hypothesis.
         """
         return onward(sums, last, self.order.shape[1], (self.running, self.order)).indices
 
     def finish(self, sums: Tensor, numbers: Tensor, over: Tensor, penalty: Any) -> None:
-        """Merges candidates (sentences, beams) that end (`over`), of score sums / penalty, into the finished ones."""
+        """Merges the candidates (sentences, beams) that end (`over`) into the finished ones, scored sums / penalty."""
         new = torch.where(over & self.open.unsqueeze(1), sums / penalty, self.nothing)
         torch.topk(torch.cat([self.best, new], 1), new.shape[1], out=(self.best, self.order))
         torch.gather(torch.cat([self.last, numbers], 1), 1, self.order, out=self.last)
 
     def close(self, highest: Tensor, hope: Any) -> None:
-        """Closes sentences whose bound `highest` / `hope` on open beams (sentences,) is not above the worst finished
-        score, and with early stopping those with `beams` finished hypotheses."""
+        """Closes sentences where `highest` / `hope`, the bound on open beams (sentences,), is not above the worst
+        finished score, and, if early_stopping is True, those with `beams` finished hypotheses."""
         worst = self.best[:, -1]
         self.open &= highest / hope > worst
         if self.early:
@@ -101,7 +101,7 @@ class Hypotheses:
 
 
 class Chains:
-    """Independent hypotheses. going (sentences, width): which are open; open (sentences,): whether any of them is."""
+    """Independent hypotheses. going (sentences, width): which are open; open (sentences,): whether one of them is."""
 
     def __init__(self, sentences: int, width: int, pad_token: Any, device: Any):
         self.going = torch.empty(sentences, width, dtype=torch.bool, device=device)
@@ -115,12 +115,12 @@ class Chains:
         self.open.fill_(True)[real:] = False
 
     def move_to(self, other: Any, rows: Tensor, real: int) -> None:
-        """Copies the first `real` of the given rows to `other`; its rows after these are padding, and closed."""
+        """Copies the first `real` of the given rows to `other`, whose rows after these are padding, and are closed."""
         other.begin(real)
         other.going[:real] = self.going[rows[:real]]
 
     def padded(self, tokens: Tensor) -> Tensor:
-        """Returns the tokens (sentences, width), the padding token where a hypothesis has ended."""
+        """Returns the tokens (sentences, width), replaced by the padding token where the hypothesis has ended."""
         return torch.where(self.going, tokens, self.pad_token)
 
     def close(self, last: Tensor) -> None:
@@ -146,7 +146,7 @@ class Record:
         self.steps: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def write(self, ids: Tensor, best: Tensor, last: Tensor, columns: int) -> None:
-        """Stores the finished hypotheses of the sentences `ids`."""
+        """Stores scores and last candidates of the finished hypotheses of the sentences `ids`."""
         self.best[ids], self.last[ids], self.columns = best, last, columns
 
     def beams(self) -> Any:
@@ -174,8 +174,8 @@ class Record:
         return columns.transpose(1, 2).flatten(0, 1)
 
     def stretches(self) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
-        """Yields for steps of the same sentences: the first step, ids, stacked tokens and parents (here, steps,
-        width)."""
+        """Yields for each run of steps with the same sentences: its first step, the sentences' ids, tokens and parents
+        (here, steps, width)."""
         at = 0
         for _, steps in groupby(self.steps, lambda step: id(step[0])):
             ids, tokens, parents = zip(*steps)
@@ -184,7 +184,7 @@ class Record:
 
 
 def pad_token_of(config: Any, device: torch.device) -> Any:
-    """Returns the token behind a hypothesis's end: the padding token, a tensor without dimensions; 0 without one."""
+    """Returns the padding token, which follows a hypothesis's end, as a tensor without dimensions; 0 without one."""
     return 0 if config._pad_token_tensor is None else config._pad_token_tensor.to(device)
 
 
@@ -200,7 +200,7 @@ def sampled(sequences: Any, config: Any) -> Any:
 
 
 def read_off(prompt: Tensor, steps: Tensor, ends: Tensor, scores: Tensor, config: Any) -> Any:
-    """Rebuilds hypotheses by following parents back from their ends; returns them as generate() does for beams.
+    """Rebuilds hypotheses by following parent beams back from their ends; returns generate()'s result for beams.
 
     Args:
         prompt: (sentences, length). scores: of each hypothesis, (sentences, returned). config: the generation config.
@@ -210,7 +210,7 @@ def read_off(prompt: Tensor, steps: Tensor, ends: Tensor, scores: Tensor, config
     table, blank, returned = steps.cpu().numpy(), blank_of(config), ends.shape[1]
     last, token, beam = ends.flatten(0, 1).cpu().numpy().T
     sentence = np.arange(len(last)) // returned
-    found = np.empty((2, len(last), last.max() + 1), dtype=np.int64)  # tokens, and rows of beams
+    found = np.empty((2, len(last), last.max() + 1), dtype=np.int64)  # [0]: tokens, [1]: rows of beams
     for at in reversed(range(found.shape[2])):
         chosen, parent = table[sentence, min(at, table.shape[1] - 1), :, beam].T
         beam = np.where(at < last, parent, beam)

@@ -32,7 +32,7 @@ class Known:
     """
 
     def __init__(self, model: Any):
-        self.modules = list(model.modules())[1:]  # without the model: a reference would keep it in memory
+        self.modules = list(model.modules())[1:]  # without the model itself: a reference would keep it in memory
         self.others = list(map(vars, self.modules))
         self.parts = self._parts(model)
         marks = [type(model), *chain.from_iterable(self.parts)]
@@ -67,12 +67,12 @@ class Known:
         return has_hooks([vars(model), *self.others])
 
     def is_altered(self, model: Any) -> bool:
-        """Tells whether a module computes something else than its class: hooks, replaced forward, dropout, autocast."""
+        """Tells whether a module differs from its class: by hooks, a replaced forward, dropout, or autocast."""
         dropout = any(isinstance(part, nn.Dropout) and part.training for part in self.modules)
         return dropout or self.is_replaced or self.is_hooked(model) or torch.is_autocast_enabled(model.device.type)
 
     def fact(self, name: str, find: Callable[[], Any]) -> Any:
-        """Returns `find()`, called only the first time that the fact `name` is asked for."""
+        """Returns the result of `find()`, which is called only the first time that the fact `name` is asked for."""
         if name not in self.facts:
             self.facts[name] = find()
         return self.facts[name]
@@ -90,7 +90,7 @@ def known(model: Any, again: bool = True) -> Known:
 
 
 def what_is_around(model: Any, again: bool = True) -> str | None:
-    """Names a change to a model that only Transformers' loops apply (overridden method, hook), or returns None."""
+    """Names a change to a model (method, hook) that only Transformers' loops take into account, or returns None."""
     for name in ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation"):
         if getattr(getattr(model, name), "__func__", None) is not getattr(GenerationMixin, name):
             return f"a {name} of its own"
@@ -99,13 +99,13 @@ def what_is_around(model: Any, again: bool = True) -> str | None:
         return "a forward that was put in the place of its own"
     if not known(model, again).is_hooked(model):
         return None
-    encoder = set(model.get_encoder().modules())  # called as modules in all loops, so their hooks are allowed
+    encoder = set(model.get_encoder().modules())  # all loops call the encoder as a module, so its hooks run
     others = (vars(module) for module in model.modules() if module not in encoder)
     return "forward hooks" if has_hooks(others) else None
 
 
 def has_hooks(parts: Iterable[Mapping[str, Any]]) -> bool:
-    """Tells whether modules, given as their attributes, have forward hooks that do something; hooks for all count too.
+    """Tells whether modules, given as their attributes, or all modules of PyTorch have forward hooks that do something.
 
     A forward that was asked for attentions or hidden states leaves Transformers' own on a model. They record, and
     change nothing: they count only inside a forward that records.

@@ -1,4 +1,4 @@
-"""The loop of a search for all search strategies (strategies.py); the other floors must find what it finds."""
+"""The loop of a search for all search strategies (strategies.py); faster implementations must find the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SearchBatch:
 
     def __init__(self, decoder: Decoder[Any], source: SourceBatch, width: int):
         self.decoder, self.source, self.width = decoder, source, width
-        self.scale = getattr(decoder, "scale", 1.0)  # alpha of a fused model's scores (decoders.py)
+        self.scale = getattr(decoder, "scale", 1.0)  # alpha for the scores of a fused model, else 1 (decoders.py)
         self.count = len(source.real)  # sentences at the beginning
         self.ids = torch.arange(self.count, device=source.real.device)
         self.real = source.real
@@ -24,25 +24,25 @@ class SearchBatch:
     def begin(self, prompt: Tensor) -> Tensor:
         """Reads the prompt (sentences, length); returns the next token's scores (sentences, 1, vocabulary)."""
         scores, self.state = self.decoder.begin(prompt, self.source)
-        del self.source  # the state holds the source from here on, and frees the parts that it drops
+        del self.source  # from here on only the state refers to the source, so that it can free parts
         return scores
 
     def step(self, tokens: Tensor, parents: Tensor | None) -> Tensor:
-        """Reads tokens (sentences, width) after the beams `parents` (None: their own); returns the next scores."""
+        """Reads tokens (sentences, width), each after its beam in `parents` (None: itself); returns next scores."""
         if parents is not None:
             self.state = self.state.reorder(parents)
         scores, self.state = self.decoder.step(tokens, self.state)
         return scores
 
     def keep(self, rows: Tensor) -> None:
-        """Drops all sentences but `rows` (indices into those in the batch), and cuts the sources to the longest."""
+        """Drops all sentences of the batch but `rows` (indices), and cuts sources to the longest that is left."""
         longest = int(self.real[rows].any(dim=0).nonzero().max()) + 1  # padding may be on either side
         self.ids, self.real = self.ids[rows], self.real[rows, :longest]
         self.state = self.state.select(rows, longest)
 
 
 def search(batch: SearchBatch, prompt: Tensor, strategy: Any) -> Any:
-    """Searches: in turn the strategy chooses tokens by their scores and the decoder reads them, until all have ended.
+    """Searches: in turn the strategy chooses tokens and the decoder reads them, until all hypotheses have ended.
 
     Args:
         batch: the sentences, before `begin`.
@@ -57,7 +57,7 @@ def search(batch: SearchBatch, prompt: Tensor, strategy: Any) -> Any:
     batch.state = batch.state.expand(batch.width)
     while True:
         length += 1
-        tokens, parents, open_ = strategy.step(scores, history, length)  # (sentences, width) twice, (sentences,)
+        tokens, parents, open_ = strategy.step(scores, history, length)  # open_ (sentences,), others (sentences, width)
         left = int(open_.sum())
         if not left or rules.is_longest(length):
             return strategy.result()

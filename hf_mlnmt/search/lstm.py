@@ -20,8 +20,8 @@ from hf_mlnmt.search.decoder import HANDLED, SourceBatch, gather_beams
 
 
 class LSTMState(NamedTuple):
-    """`rows` (sentences, 1 before `expand`, then beams; 2 layers, + 1 with input feeding; d_model): h, c and
-    attentional state; keys, values and mask of the source, as `LuongAttention` reads them."""
+    """The state of an `LSTMDecoder`: `rows` (sentences, 1 or after `expand` beams, 2 layers (+ 1 with input feeding),
+    d_model), h, c and attentional state; keys, values and mask of the source, as `LuongAttention` reads them."""
 
     rows: Tensor
     keys: Tensor
@@ -36,7 +36,7 @@ class LSTMState(NamedTuple):
 
     def select(self, sentences: Tensor, source_length: int) -> LSTMState:
         mask = None if self.mask is None else self.mask[sentences, ..., :source_length]
-        length = self.keys.shape[2] if mask is None else source_length  # no mask: no padding to cut off
+        length = self.keys.shape[2] if mask is None else source_length  # without a mask there is no padding to cut off
         keys, values = self.keys[sentences, :, :length], self.values[sentences, :, :length]
         return LSTMState(self.rows[sentences], keys, values, mask)
 
@@ -52,7 +52,7 @@ class LSTMDecoder:
     @staticmethod
     def why_not(model: Any, arguments: dict[str, Any]) -> str | None:
         """Names an overridden method or an argument that this decoder does not support, or returns None."""
-        computed: list[tuple[Any, tuple[Any, ...]]] = [  # modules, and the classes whose methods this replaces
+        computed: list[tuple[Any, tuple[Any, ...]]] = [  # module -> the classes whose methods this decoder computes
             (model, (RNNForConditionalGeneration, BridgeForConditionalGeneration)),
             (model.model, (RNNModel, BridgeModel)),
             (model.model.decoder, (RNNDecoder,)),
@@ -90,7 +90,7 @@ class LSTMDecoder:
             return self.recurrence.outer_gates(embeds)
 
     def advance(self, gates: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
-        """Reads one position of each beam; returns attentional states (sentences, beams, d_model) and the new state."""
+        """Computes one position of each beam; returns attentional states (sentences, beams, d_model) and new state."""
         with in_own_precision(gates):
             if self.inner is None:
                 self.inner = self.recurrence.inner_products()
@@ -100,6 +100,6 @@ class LSTMDecoder:
         return attentional, state._replace(rows=torch.stack(rows, dim=2))
 
     def scores_of(self, attentional: Tensor) -> Tensor:
-        """Computes the scores (sentences, beams, vocabulary)."""
+        """Computes the scores (sentences, beams, vocabulary) from attentional states."""
         with in_own_precision(attentional):
             return self.model.lm_head(attentional).float()

@@ -37,14 +37,14 @@ from hf_mlnmt.search.known import known, what_is_around
 from hf_mlnmt.search.rules import ROW_BY_ROW, BetweenSteps, Rules
 from hf_mlnmt.search.strategies import SearchStrategy
 
-ENCODED = 512  # tokens that are encoded between two calls of a callback; fewer would cost more for each token
-KEPT = 16  # how many of a model's prepared options are kept, the latest ones
+ENCODED = 512  # about how many tokens are encoded between two callbacks; fewer would cost more time a token
+KEPT = 16  # number of the latest preparations kept for a model
 PLAIN = (bool, int, float, str, type(None))
 _OF_THREAD = threading.local()  # `prepares`: while `Prepared.of` runs, `stop_if_preparing` raises `_HandedOver`
 
 
 class Handed(NamedTuple):
-    """Arguments that Transformers' preparation passes to a loop, and that later calls with equal options reuse."""
+    """The arguments that Transformers' preparation passes to a loop; later calls with equal options reuse them."""
 
     start: int  # the prompt of every sentence, one token
     strategy: type[SearchStrategy]
@@ -62,7 +62,7 @@ class _HandedOver(Exception):
 def stop_if_preparing(
     decoder: Any, strategy: Any, input_ids: Any, processors: Any, criteria: Any, config: Any, arguments: Any
 ) -> None:
-    """Raises `_HandedOver` where the call was made for its preparation alone; else does nothing.
+    """Raises `_HandedOver` with the prepared arguments if the call was made only to prepare; else does nothing.
 
     decoder: None where Transformers' loop searches. input_ids ... arguments: the arguments of a loop.
     """
@@ -79,7 +79,7 @@ def stop_if_preparing(
 
 
 class Prepared:
-    """The preparation of a call with some options, reused for other sentences."""
+    """The result of Transformers' preparation for some options of generate(), reused for other sentences."""
 
     def __init__(self, model: Any, given: Any, handed: Handed | None):
         """Stores `handed`, and copies of all configs to compare; `given`: the call's GenerationConfig, or None."""
@@ -88,7 +88,7 @@ class Prepared:
         if handed is None:
             return
         config = copy.copy(handed.config)
-        for name, value in vars(config).items():  # tensors to the CPU: reading a value on a GPU would wait for it
+        for name, value in vars(config).items():  # move tensors to the CPU: reading a value would wait for a GPU
             vars(config)[name] = value.cpu() if isinstance(value, Tensor) else value
         self.handed = handed._replace(config=config)
         self.rules = Rules(handed.processors, handed.criteria)
@@ -96,7 +96,7 @@ class Prepared:
 
     @classmethod
     def of(cls, model: Any, given: Any, call: Callable[..., Any], options: dict[str, Any]) -> Prepared:
-        """Runs Transformers' preparation of a call with these options, by a call that ends before its search."""
+        """Runs Transformers' preparation for these options, by a call of generate() that ends before it searches."""
         states = torch.zeros(1, 1, 1, dtype=model.dtype, device=model.device)
         ids, outputs = states[:, :, 0].long(), BaseModelOutput(last_hidden_state=states)
         source = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "encoder_outputs": outputs}
@@ -123,10 +123,12 @@ class Prepared:
             same = all(x is config and vars(x) == kept for x, (config, kept) in zip(now, self.configs))
         except RuntimeError:  # a config with tensors: comparing them gives no truth value
             return False
-        return same and (self.handed is not None or known(model, again=False) is self.seen)  # changed, it may be fast
+        # If no fast search was found before, a changed model may have one now.
+        return same and (self.handed is not None or known(model, again=False) is self.seen)
 
     def search(self, model: Any, ids: Tensor, mask: Tensor, between: BetweenSteps | None) -> Any:
-        """Calls `between`, encodes, searches; returns generate()'s result, or None where Transformers must search."""
+        """Calls the callback `between`, encodes and searches. Returns generate()'s result; None if Transformers' loop
+        must search."""
         search = generation.faster_search
         if self.handed is None or search is None:
             return None
@@ -145,8 +147,8 @@ class UnencodedSources(NamedTuple):
 
     ids: Tensor
     mask: Tensor
-    start: int  # the prompt, one token
-    wanted: Wanted | None  # the options for search.c; None where it does not support them
+    start: int  # the prompt of every sentence, one token
+    wanted: Wanted | None  # the options as search.c reads them; None where it does not support them
     rules: Rules
 
     def prompt(self) -> Tensor:
@@ -160,7 +162,7 @@ class UnencodedSources(NamedTuple):
         return ready_sentences(model)
 
     def encode(self, model: Any) -> Any:
-        """Encodes the sources, on a CPU in parts with callbacks between them; the caller may change the output."""
+        """Encodes the sources, on a CPU in parts with callbacks in between; the caller may change what is returned."""
         encoder, most = model.get_encoder(), len(self.ids)
         if self.rules.callbacks and self.ids.device.type == "cpu":
             most = max(1, ENCODED // self.ids.shape[1])
@@ -184,7 +186,7 @@ def _in_one(parts: Sequence[Any]) -> Any:
 
 @torch.no_grad()
 def generate(model: Any, call: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Returns model.generate(**arguments), by a fast search where there is one; `call`: Transformers' generate()."""
+    """Returns the result of model.generate(**arguments), found by a fast search where possible, else by `call`."""
     options = dict(arguments)
     ids, mask, given = (options.pop(name, None) for name in ("input_ids", "attention_mask", "generation_config"))
     criteria, between = options.get("stopping_criteria"), None

@@ -1,4 +1,4 @@
-"""Recombination: beams of a sentence that share their last k tokens are joined before each step; and its trellis.
+"""Recombination: joins beams of a sentence that share their last k tokens before each step; builds the trellis of it.
 
 Reference: thesis on monolingual data, section 4.1.2, "Limited context assumption and trellis computation". A model that
 sees k tokens continues two hypotheses with the same last k tokens in the same way: their probabilities are added up,
@@ -86,11 +86,12 @@ class Recombination:
         return chosen, alive & (chosen == places)
 
     def join(self, running: Tensor) -> Tensor:
-        """Adds up the sums (sentences, beams) of joined beams; all but their representative become impossible."""
+        """Returns sums (sentences, beams) in which each representative has the log of the added probabilities of the
+        beams joined to it, and all other beams are impossible."""
         chosen, stands = self.groups(running)
         possible = (self.scale * running).masked_fill(~is_possible(running), -torch.inf)
         members = chosen.unsqueeze(1) == torch.arange(running.shape[1], device=running.device).view(1, -1, 1)
-        sums = possible.unsqueeze(1).masked_fill(~members, -torch.inf).logsumexp(-1)  # of those that each represents
+        sums = possible.unsqueeze(1).masked_fill(~members, -torch.inf).logsumexp(-1)  # over joined beams
         return torch.where(stands, sums / self.scale, IMPOSSIBLE)
 
     def together(self, running: Tensor) -> Tensor:
@@ -98,7 +99,7 @@ class Recombination:
         return (self.scale * running).logsumexp(1, keepdim=True) / self.scale
 
     def follow(self, scores: Tensor, tokens: Tensor, parents: Tensor) -> None:
-        """Makes beam i beam parents[b, i] with its next token and that token's score: (sentences, beams) each."""
+        """Replaces beam i by its parent beam parents[b, i] plus a token with its score: (sentences, beams) each."""
         self.paths = self.paths.gather(1, parents) + scores
         if self.k:
             recent = gather_beams(self.recent.contiguous(), parents)
@@ -111,7 +112,7 @@ class Recombination:
 
 @dataclass
 class Trellis:
-    """The trellis of one sentence.
+    """The trellis of one sentence: a graph of joined hypotheses (nodes) and tokens (arcs).
 
     nodes: `nodes[t]` are histories of t tokens, each the best of the paths to its node; nodes[0] is the root.
     arcs: `arcs[t]` lead from nodes[t] to nodes[t + 1], given by their indices; `arcs` is as long as `nodes`.
@@ -121,10 +122,10 @@ class Trellis:
     arcs: list[list[Arc]] = field(default_factory=lambda: [[]])
 
     def pruned(self) -> Trellis:
-        """Returns the trellis without the nodes that no finished path goes through."""
+        """Returns the trellis without nodes through which no finished path goes."""
         nodes: list[list[History]] = []
         arcs: list[list[Arc]] = []
-        after = {END: END}  # the next level's kept nodes: old index -> new index
+        after = {END: END}  # nodes of the next level that are kept: old index -> new index
         for histories, leading in zip(reversed(self.nodes), reversed(self.arcs), strict=True):
             leading = [(parent, token, after[child]) for parent, token, child in leading if child in after]
             kept = {parent for parent, _, _ in leading} | ({0} if histories == [()] else set())  # the root stays
@@ -135,7 +136,7 @@ class Trellis:
         return Trellis(nodes[::-1], arcs[::-1])
 
     def has(self, path: list[int]) -> bool:
-        """Tells whether the trellis has a path of these tokens that is finished by the last one and not before."""
+        """Tells whether the trellis has a finished path of just these tokens."""
         node: int | None = 0
         for level, token in enumerate(path):
             is_last = level + 1 == len(path)
@@ -220,7 +221,8 @@ class _Builder:
         self.coming: dict[int, tuple[int, int]] = {}  # beam of the next level -> parent's node and token
 
     def join(self, chosen: list[int], stands: list[bool]) -> None:
-        """Adds a level: a node for each beam that represents itself (`stands`), and beam i's arc to node chosen[i]."""
+        """Adds a level: a node for each beam that represents itself (`stands`), and from the last level an arc of each
+        beam i to the node of its representative, beam chosen[i]."""
         if not self.coming:  # at first there is only the root
             return
         before = self.trellis.nodes[-1]
@@ -236,10 +238,10 @@ class _Builder:
         self.trellis.arcs.append([])
 
     def expand(self, parents: list[int], tokens: list[int], alive: list[bool]) -> None:
-        """Records for each beam i that is alive its parent's node, of beam parents[i], and its token, for `join`."""
+        """Stores for `join` each open beam's (`alive`) last token and the node of its parent, beam parents[i]."""
         moves = enumerate(zip(parents, tokens, alive))
         self.coming = {beam: (self.places[parent], token) for beam, (parent, token, open_) in moves if open_}
 
     def finish(self, parent: int, token: int) -> None:
-        """Records in the trellis that a finished path ends: an arc from beam `parent` by its last `token` to END."""
+        """Adds the end of a finished path: an arc from the node of beam `parent` by the path's last `token` to END."""
         self.trellis.arcs[-1].append((self.places[parent], token, END))

@@ -25,7 +25,7 @@ NAMES = (
 )  # fmt: skip
 ROW_BY_ROW = {getattr(processors, name) for name in NAMES if hasattr(processors, name)}
 
-# Processors of ROW_BY_ROW that use the scores alone, not the length or the tokens before; none waits for the device.
+# Processors of ROW_BY_ROW that read the scores alone, not length or earlier tokens, and do not wait for the device.
 NAMES_OF_SCORES = (
     "TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper", "TypicalLogitsWarper",
     "EpsilonLogitsWarper", "InfNanRemoveLogitsProcessor", "LogitNormalization",
@@ -58,7 +58,7 @@ OF_LEAST_LENGTHS = (processors.MinLengthLogitsProcessor, processors.MinNewTokens
 
 
 class Change(NamedTuple):
-    """The numbers `added` that a processor which depends on the length alone adds to the scores of `tokens`.
+    """The change that a processor which depends on the length alone makes: it adds `added` to the scores of `tokens`.
 
     `forced`: the tokens' scores become 0 instead, all others minus infinity. `at`: tells whether the processor acts
     after a sequence of a given length.
@@ -71,7 +71,7 @@ class Change(NamedTuple):
 
     @classmethod
     def of(cls, processor: Any) -> "Change | None":
-        """Returns the `Change` that equals a processor; None where there is none, as it depends on more than length."""
+        """Returns the `Change` that a processor makes; None if this depends on more than the length."""
 
         def change(tokens: Any, at: Callable[[int], bool], added: float = -math.inf, forced: bool = False) -> Change:
             tokens = tokens.flatten().tolist() if isinstance(tokens, Tensor) else [tokens]
@@ -164,7 +164,7 @@ class Rules:
 
     @cached_property
     def by_length(self) -> Any:
-        """Returns each processor as a `Change`, or itself where `OF_SCORES` has its class; None if one is neither."""
+        """Returns for each processor its `Change`, or itself if its class is in `OF_SCORES`; None if one is neither."""
         parts = [processor if type(processor) in OF_SCORES else Change.of(processor) for processor in self.processors]
         return None if None in parts else parts
 
@@ -174,7 +174,7 @@ class Rules:
             raise Abandoned
 
     def candidates(self, width: int) -> int:
-        """Returns how many candidates `width` beams need: enough even if every end token of each beam is among them."""
+        """Returns how many candidates `width` beams need: enough even if each beam's end tokens are among them."""
         return max(2, 1 + len(self.ends)) * width
 
     def is_longest(self, length: int) -> bool:
@@ -182,7 +182,7 @@ class Rules:
         return self.max_length is not None and length >= self.max_length
 
     def is_last(self, tokens: Tensor, length: int) -> Tensor:
-        """Tells which tokens (sentences, any) end their sequence, which is then `length` long."""
+        """Tells which tokens (sentences, any) end a sequence that is `length` long with them."""
         if self.is_longest(length):
             return torch.ones_like(tokens, dtype=torch.bool)
         return self.is_end(tokens)
@@ -195,11 +195,12 @@ class Rules:
         return tokens == ends if ends.numel() == 1 else torch.isin(tokens, ends)
 
     def forbidden(self, length: int) -> list[int]:
-        """Returns the tokens that may not follow a sequence of this length, where all processors are least lengths."""
+        """Returns the tokens that may not follow a sequence of this length, by processors that only set a least
+        length."""
         return sorted({token for change in self.by_length or () if change.at(length) for token in change.tokens})
 
     def process(self, history: Tensor, scores: Tensor) -> Tensor:
-        """Processes scores (sentences, width, vocabulary), in place or not; history: (sentences, width, length)."""
+        """Applies the processors to scores (sentences, width, vocabulary), in place or not; history: tokens so far."""
         if self.lengths_alone:
             if not (tokens := self.forbidden(history.shape[-1])):
                 return scores
@@ -209,11 +210,11 @@ class Rules:
         return self.processors(history.flatten(0, 1), scores.flatten(0, 1).clone()).view(scores.shape)
 
     def sentences_to_keep(self, open_: Tensor, left: int) -> Tensor | None:
-        """Returns the indices of the `left` open sentences, open_ (sentences,), where rows may leave and at least an
-        eighth have ended, which is worth a copy of the state; else None."""
+        """Returns the indices of the `left` open sentences (of `open_`) if rows may leave the batch and at least an
+        eighth has ended, which is worth a copy of the state; else None."""
         return open_.nonzero()[:, 0] if self.rows_may_leave and left <= 0.875 * len(open_) else None
 
     def keep(self, sentences: Tensor, width: int) -> None:
-        """Tells processors with state for each row that the `width` rows of each of `sentences` (indices) stay."""
+        """Tells processors with a state for each row which sentences (indices) stay, `width` rows each."""
         for processor in self.followers:
             processor.keep_rows(rows_of_sentences(sentences, width))

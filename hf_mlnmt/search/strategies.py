@@ -111,13 +111,13 @@ class Draws(Greedy):
         return (scores.softmax(-1) / noise).argmax(-1)
 
     def tokens(self, scores: Tensor) -> Tensor:
-        # For all sentences that the batch began with: draws do not depend on which others have left.
+        # Draw for all sentences that the batch began with: so a draw does not depend on which of them have left.
         noise = self.noise(self.batch.count * scores.shape[1], scores.shape[2], scores.device)
         return self.pick(scores, noise.view(self.batch.count, scores.shape[1], -1)[self.batch.ids])
 
 
 class DrawsByRow(Draws):
-    """Sampling with one random number a hypothesis (draws="row"), by the inverse of the cumulated probabilities."""
+    """Sampling with one random number a hypothesis (draws="row"): the first token whose cumulated P is above it."""
 
     each_word = False
 
@@ -137,7 +137,7 @@ class DrawsByRow(Draws):
 class BeamSearch:
     """The best `num_return_sequences` hypotheses of each sentence, by beam search."""
 
-    counts_impossible = True  # as in Transformers: candidates of beams that never began can be finished
+    counts_impossible = True  # as in Transformers: candidates of impossible beams can be finished
 
     def __init__(self, batch: SearchBatch, prompt: Tensor, rules: Rules, config: Any):
         self.batch, self.rules, self.config = batch, rules, config
@@ -149,12 +149,12 @@ class BeamSearch:
         return hypotheses.Hypotheses(sentences, self.batch.width, self.config.early_stopping is True, device)
 
     def candidates(self, scores: Tensor, running: Tensor, history: Tensor) -> Candidates:
-        """Finds the best candidates by scores (sentences, width or 1, vocabulary) and sums of beams, `running`."""
+        """Finds the best candidates by scores (sentences, width or 1, vocabulary) and the beams' sums, `running`."""
         count = min(self.rules.candidates(self.batch.width), self.batch.width * scores.shape[-1])
         return continuations(self.rules, history, scores, self.batch.decoder.normalized, running, count)
 
     def go_on(self, sums: Tensor, last: Tensor) -> Tensor:
-        """Makes the best `width` candidates that do not end the open beams; returns indices (sentences, width)."""
+        """Turns the best `width` candidates that do not end into the open beams; returns indices (sentences, width)."""
         return self.beams.go_on(sums, last)
 
     def follow(self, places: Tensor, beams: Tensor, tokens: Tensor) -> None:
@@ -162,7 +162,7 @@ class BeamSearch:
         (`places`), parent beams and tokens, (sentences, width) each."""
 
     def highest(self) -> Tensor:
-        """Returns an upper bound of the sums of all later hypotheses (sentences,)."""
+        """Returns an upper bound of the sum of log P of any later hypothesis, (sentences,)."""
         return self.beams.running[:, 0]
 
     def step(self, scores: Tensor, history: Tensor, length: int) -> tuple[Tensor, Tensor | None, Tensor]:
@@ -177,7 +177,7 @@ class BeamSearch:
         return tokens, beams, self.close()  # (4)
 
     def finish(self, sums: Tensor, beams: Tensor, tokens: Tensor, over: Tensor) -> None:
-        """Adds those of the first `width` candidates that end their hypothesis (`over`) to the finished ones."""
+        """Adds those of the first `width` candidates that end (`over`) to the finished hypotheses."""
         best = self.beams.best.shape[1]
         sums, beams, tokens, over = (part[:, :best] for part in (sums, beams, tokens, over))
         if over.any():
@@ -185,22 +185,23 @@ class BeamSearch:
             self.beams.finish(sums, (step + beams) * self.columns + tokens, over, self.length_penalties()[0])
 
     def close(self) -> Tensor:
-        """Closes sentences whose open beams cannot improve on the finished hypotheses; returns which stay open."""
+        """Closes sentences in which no open beam can become better than the finished ones; returns which stay open."""
         self.beams.close(self.highest(), self.length_penalties()[1])
         return self.beams.open
 
     def length_penalties(self) -> tuple[float, float]:
-        """Returns the length penalties of finished and of open hypotheses of the present length, prompt not counted."""
+        """Returns the divisors for finished and for open hypotheses of the present length, the prompt not counted."""
         return length_penalties(self.config, self.length - self.prompt, self.config.max_length - self.prompt)
 
     def keep(self, sentences: Tensor) -> None:
         self.write()
         before, self.beams = self.beams, self.begin(len(sentences), sentences.device)
-        rows = rows_of_sentences(sentences, len(self.beams.open) // len(sentences))  # 1, or groups of `Grouped`
+        # `Hypotheses` has a row for each sentence, in `Grouped` for each group.
+        rows = rows_of_sentences(sentences, len(self.beams.open) // len(sentences))
         before.move_to(self.beams, rows, len(rows))
 
     def write(self) -> None:
-        """Stores the finished hypotheses of the sentences in the batch in the record."""
+        """Stores the finished hypotheses of the batch's sentences in the record."""
         self.record.write(self.batch.ids, self.beams.best, self.beams.last, self.columns)
 
     def result(self) -> Any:
@@ -254,7 +255,8 @@ class Grouped(BeamSearch):
 
 
 class SampledBeams(BeamSearch):
-    """Beam search with candidates drawn without replacement from softmax(sums): for a seed those of Transformers."""
+    """Beam search with candidates drawn without replacement from softmax(sums): for the same seed the same candidates
+    as in Transformers."""
 
     def processed(self, scores: Tensor, history: Tensor) -> Tensor:
         """Returns log P of the next tokens after the logits processors (sentences, width, vocabulary)."""
@@ -264,7 +266,7 @@ class SampledBeams(BeamSearch):
     def candidates(self, scores: Tensor, running: Tensor, history: Tensor) -> Candidates:
         sums = (self.processed(scores, history) + running.unsqueeze(-1)).flatten(1)
         vocabulary, count = scores.shape[-1], min(self.rules.candidates(self.batch.width), sums.shape[1])
-        # For all sentences that the batch began with, as in `Draws.tokens`.
+        # Draw for all sentences that the batch began with, as in `Draws.tokens`.
         noise = Draws.noise(self.batch.count, sums.shape[1], sums.device)[self.batch.ids]
         drawn = (sums.softmax(-1) / noise).topk(count).indices
         sums, order = sums.gather(1, drawn).sort(dim=1, descending=True)
@@ -291,7 +293,7 @@ class WithoutReplacement(SampledBeams):
         super().__init__(batch, prompt, rules, config)
         self.logs = torch.zeros_like(self.beams.running)  # log P of the beams
         self.finished = torch.zeros_like(self.beams.best)  # log P of the finished hypotheses
-        self.all_finished = torch.zeros_like(self.beams.best)  # the same of all sentences, filled as they end
+        self.all_finished = torch.zeros_like(self.beams.best)  # the same for all sentences, written when they leave
 
     def begin(self, sentences: int, device: Any) -> hypotheses.Hypotheses:
         return hypotheses.Hypotheses(sentences, self.batch.width, False, device)
@@ -340,7 +342,8 @@ class WithoutReplacement(SampledBeams):
 def continuations(
     rules: Rules, history: Tensor, scores: Tensor, normalized: bool, running: Tensor, count: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Finds the `count` best of running + log P: sums, beams, tokens (sentences, count) each, best first.
+    """Finds for each sentence the `count` best continuations of its beams by a token, ranked by running + log P;
+    returns sums, beams and tokens (sentences, count), best first.
 
     Args:
         history: (sentences, width, length), for the processors of `rules`.
@@ -350,7 +353,8 @@ def continuations(
     """
     width = running.shape[1]
     if rules.lengths_alone and not normalized:
-        forbidden = rules.forbidden(history.shape[-1])  # so many candidates more for each beam: `count` are allowed
+        # Find as many more candidates for each beam as there are forbidden tokens: then `count` allowed ones remain.
+        forbidden = rules.forbidden(history.shape[-1])
         best = best_continuations_natively(scores.expand(-1, width, -1), running, count + len(forbidden) * width)
         if best is not None and forbidden:
             order = torch.isin(best[2], torch.tensor(forbidden)).to(torch.int8).argsort(dim=1, stable=True)[:, :count]
@@ -369,7 +373,7 @@ def log_softmax(scores: Tensor) -> Tensor:
 
 
 def best_continuations(log_probs: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Finds the `count` best of running + log_probs; returns sums, beams, tokens as `continuations`."""
+    """Finds the `count` best continuations by running + log_probs; returns sums, beams, tokens as `continuations`."""
     best = best_continuations_natively(log_probs, running, count, normalized=True)
     if best is None:
         sums, index = (log_probs + running.unsqueeze(-1)).flatten(1).topk(count)

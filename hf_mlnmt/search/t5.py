@@ -1,4 +1,4 @@
-"""The decoder of Transformers' own T5 (T5, MADLAD) for the loops of the search, which its generate() then calls.
+"""The `Decoder` (decoder.py) of Transformers' own T5 (T5, MADLAD), so that its generate() uses this package's search.
 
 Reference: Raffel et al. 2020, Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer; the
 gated feed-forward: Shazeer 2020, GLU Variants Improve Transformer.
@@ -25,7 +25,7 @@ from hf_mlnmt.search.transformer import TransformerState, attend
 
 
 class T5ForConditionalGeneration(transformers.T5ForConditionalGeneration):
-    """The stock class, with its name and weights, whose generate() asks the search before Transformers' loop."""
+    """Transformers' class, of the same name and weights, whose generate() first tries this package's search."""
 
     def _sample(  # type: ignore[override]
         self, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any, **others: Any
@@ -47,13 +47,13 @@ class T5ForConditionalGeneration(transformers.T5ForConditionalGeneration):
 
 
 def let_search(model: Any) -> None:
-    """Makes generate() of a model ask the search, if it is of the stock class; the model stays what it is."""
+    """Makes generate() of a model try this package's search, by changing its class, if this is Transformers' T5."""
     if type(model) is transformers.T5ForConditionalGeneration:
         model.__class__ = T5ForConditionalGeneration
 
 
 class T5State(TransformerState):
-    """The state of a search, and `places` (slots,): where in the target the token of each slot stands."""
+    """The state of a T5's search; `places` (slots,) has the position in the target of the token in each slot."""
 
     places: Tensor
 
@@ -77,7 +77,7 @@ class T5Decoder:
 
     @staticmethod
     def why_not(model: Any, arguments: dict[str, Any]) -> str | None:
-        """Names something of the model that this decoder does not compute, or returns None."""
+        """Names a property of the model that this decoder does not support, or returns None."""
         if model.training:
             return "dropout"
         return "float16, in which T5 cuts what becomes infinite" if model.dtype == torch.float16 else None
@@ -97,7 +97,7 @@ class T5Decoder:
         return self.compute(tokens, state.places[-1:], state), state
 
     def compute(self, tokens: Tensor, places: Tensor, state: T5State) -> Tensor:
-        """Computes the logits (sentences, prompt or width, vocabulary) of tokens that stand at these places (1 or
+        """Computes the logits (sentences, prompt or width, vocabulary) of tokens at the target positions `places` (1 or
         prompt,)."""
         biases, states = self.biases(places, state), self.stack.embed_tokens(tokens)
         for block, target, source in zip(self.stack.block, state.cache.target_layers, state.cache.source_layers):
@@ -115,8 +115,8 @@ class T5Decoder:
         return project(self.model.lm_head, states).float()
 
     def biases(self, places: Tensor, state: T5State) -> Tensor:
-        """Computes what is added to the energies of queries at these places, the mask of what each beam looks back at
-        among it: (sentences, heads, prompt or width, slots in whole blocks)."""
+        """Computes the position biases plus the mask of what each beam sees, for queries at target positions `places`:
+        (sentences, heads, prompt or width, slots in whole blocks)."""
         first, blank = self.stack.block[0].layer[0].SelfAttention, state.history_mask.shape[-1] - state.slots
         distances = nn.functional.pad(state.places, (0, blank)) - places[:, None]
         sizes = first.relative_attention_num_buckets, first.relative_attention_max_distance
@@ -130,13 +130,13 @@ def heads_of(attention: Any, layer: nn.Module, states: Tensor) -> Tensor:
 
 
 def attended(attention: Any, states: Tensor, keys: Tensor, values: Tensor, biases: Tensor) -> Tensor:
-    """Computes attention of normed states over keys and values, as `attend`."""
+    """Computes attention of normed states over keys and values by `attend`, and projects query and output."""
     query = heads_of(attention, attention.q, states)
     return project(attention.o, attend(attention, query, keys, values, biases, 1.0)[0].flatten(2))
 
 
 def fed_forward(sublayer: Any, states: Tensor) -> Tensor:
-    """Computes a sublayer with its norm and residual; in float32 by faster products."""
+    """Computes the feed-forward sublayer with its norm and residual; in float32 by `project`, which is faster."""
     dense, normed = sublayer.DenseReluDense, sublayer.layer_norm(states)
     if states.dtype != torch.float32 or type(dense.wo) is not nn.Linear:
         return states + dense(normed)

@@ -24,15 +24,15 @@ from hf_mlnmt.search.known import known
 
 
 class TransformerState:
-    """The state of a search: encoded sources, the cache, and a mask of the slots that each beam attends to."""
+    """The state of a `TransformerDecoder`: encoded sources, cache, and a mask of the slots each beam attends to."""
 
     def __init__(self, cache: BeamCache, source: SourceBatch, in_blocks: bool):
         self.cache, self.in_blocks = cache, in_blocks
         self.dtype = source.outputs.last_hidden_state.dtype
         self.hidden = torch.finfo(self.dtype).min  # value of hidden positions in additive masks
-        self.length = self.slots = 0  # positions of the target that have been read, and slots that are in use
+        self.length = self.slots = 0  # number of target positions read, and of slots in use
         self.history_mask: Tensor  # (sentences, 1, prompt or width, slots in whole blocks)
-        # No padding in families that the search does not know: encoder outputs may have another length than the source.
+        # Sources are padded in known families alone: other encoders' outputs may have another length than the source.
         self._change_source(source.select(None, whole_blocks(source.real.shape[1])) if in_blocks else source)
 
     def _change_source(self, source: SourceBatch) -> None:
@@ -99,18 +99,18 @@ class TransformerDecoder:
 
     @staticmethod
     def why_not(model: Any, arguments: dict[str, Any]) -> str | None:
-        """Names a kind of cache layers of the model that the search does not support, or returns None."""
+        """Names a class of the model's cache layers that the search does not support, or returns None."""
         unknown = set(kinds_of_layers(model, arguments)) - BEAM_LAYERS.keys()
         return f"cache slots of the kind {next(iter(unknown)).__name__}" if unknown else None
 
     def read(self, source: SourceBatch) -> SourceBatch:
-        """Returns the source with its outputs as `EncoderOutput`, in a family that the search knows; else unchanged."""
+        """Returns the source, its outputs as `EncoderOutput` if the search knows the model's family."""
         if self.family is None:
             return source
         return source._replace(outputs=EncoderOutput.of(source.outputs, self.model.get_encoder().hands_on))
 
     def mark_over_source(self, layers: list[Any]) -> None:
-        """Sets `over_source` of the cache layers whose state has a number for each position of the source."""
+        """Sets `over_source` in cache layers whose state has a number for each position of the source."""
         for module in self.model.model.modules():
             if isinstance(module, PreviousWeightAttention):
                 layers[module.layer_idx].over_source = True
@@ -165,7 +165,7 @@ class LanguageModelDecoder(TransformerDecoder):
 
 
 def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, **kwargs):
-    """Computes attention as modeling/attention.py does, faster for the few queries of a search's step on a CPU."""
+    """Computes attention as modeling/attention.py does, but faster for the few queries of a step on a CPU."""
     heads = query.shape[1]
     masks = mask.expand(-1, heads, -1, -1).flatten(0, 1)
     keys = key.transpose(2, 3).flatten(0, 1)  # a view: caches store keys transposed
@@ -175,6 +175,6 @@ def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor,
 
 
 def kinds_of_layers(model: Any, arguments: dict[str, Any]) -> list[type]:
-    """Returns the class of each decoder layer's cache layer, in generate()'s empty cache or, without one, by config."""
+    """Returns the class of each decoder layer's cache layer: as in generate()'s empty cache, or else by the config."""
     cache = getattr(arguments.get(CACHE), "self_attention_cache", None)
     return [type(layer) for layer in getattr(cache, "layers", None) or DynamicCache(config=model.config).layers]

@@ -15,11 +15,11 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 
 CACHE = "cache" if "cache" in {field.name for field in fields(BaseModelOutputWithPast)} else "past_key_values"
 CACHE_NAMES = ("cache", "past_key_values")
-PREFIX_BY_ROW = CACHE != "cache"  # before 5.24 prefix_allowed_tokens_fn gets the row's number, not the text's
+PREFIX_BY_ROW = CACHE != "cache"  # before 5.24 prefix_allowed_tokens_fn gets a beam's row, not the text's number
 
 
 def takes_cache(forward: Callable) -> Callable:
-    """Wraps a forward so that it accepts `past_key_values` as `cache`; from 5.24 on with Transformers' warning.
+    """Wraps a forward so that its argument `cache` can be named `past_key_values`, with a warning from 5.24 on.
 
     Where both are given `cache` is used, as in Transformers, unless it is empty: PEFT passes its prefix as
     `past_key_values` in every step, beside the cache of generate().

@@ -46,21 +46,22 @@ def eager_attention(
 
 
 def causal_mask(config, states: Tensor, attention_mask: Tensor | None, cache: Cache | None = None) -> Tensor | None:
-    """Returns the mask by which each position attends up to itself; None where nothing is padding: attention then is
-    causal by its own flag. On a GPU a given attention_mask is not read, so that Python need not wait.
+    """Returns the mask that lets each position attend to itself and to earlier real positions; None where nothing is
+    padding: then the flag `is_causal` of the attention is enough. Whether an attention_mask on a GPU has padding is not
+    checked, as Python would wait for the GPU.
 
     Shapes: states (batch, time, d_model); attention_mask (batch, past + time), 0 at padding.
     """
     own = attention_mask is None and cache is None and config._attn_implementation == "sdpa"
     if own and states.is_cuda and torch.cuda.is_current_stream_capturing():
-        return None  # while a graph is captured Transformers would make a mask, and attention would be slower
+        return None  # while a CUDA graph is captured, Transformers would make a mask, which slows attention
     known = attention_mask is None or not is_asynchronous(states)
     return create_causal_mask(config, states, attention_mask, cache, allow_is_causal_skip=known)
 
 
 def source_mask(config, states: Tensor, attention_mask: Tensor | None, memory: Tensor | None = None) -> Tensor | None:
-    """Returns the mask of an attention over all real positions of `memory` (None: of `states`); None where nothing is
-    padding, which is not asked of a mask on a GPU."""
+    """Returns the mask that lets every position attend to all real positions of `memory` (None: of `states`); None
+    where nothing is padding. Whether an attention_mask on a GPU has padding is not checked."""
     known = attention_mask is None or not is_asynchronous(states)
     return create_bidirectional_mask(
         config, states, attention_mask, encoder_hidden_states=memory, allow_is_bidirectional_skip=known
@@ -73,13 +74,13 @@ def split_heads(states: Tensor, heads: int) -> Tensor:
 
 
 class Attention(nn.Module):
-    """The base of every attention: sizes, the output projection, and the call of eager, SDPA or flash attention."""
+    """The base of every attention: holds sizes and output projection, and calls eager, SDPA or flash attention."""
 
     def __init__(self, config, heads: int, layer_idx: int = 0, is_causal: bool = False):
         super().__init__()
         self.config = config
         self.heads = heads
-        self.layer_idx = layer_idx  # the slot in the key/value cache
+        self.layer_idx = layer_idx  # index of the layer's keys and values in the cache
         self.is_causal = is_causal  # SDPA and flash read it where there is no mask; False in cross-attention
         self.scaling = (config.d_model // heads) ** -0.5
         self.out_proj = nn.Linear(config.d_model, config.d_model, bias=config.attention_bias)
@@ -112,14 +113,14 @@ class Attention(nn.Module):
         return output.reshape(*output.shape[:2], -1), weights
 
     def in_groups(self, weights: Tensor, value: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-        """Splits the weights (batch, groups * heads, time, keys) of several attentions in one call into (batch, groups,
-        heads, ...); returns the output, computed from them anew so that they get a gradient, and the weights."""
+        """Returns output and weights (batch, groups, heads, time, keys) of several attentions computed in one call. The
+        output is computed again from the weights, so that these get a gradient."""
         weights = weights.unflatten(1, (groups, self.heads))
         return torch.matmul(weights.flatten(1, 2), value).transpose(1, 2).flatten(2), weights
 
 
 class SelfAttention(Attention):
-    """Self-attention; `is_causal` in the decoder, where keys and values are cached."""
+    """Self-attention; in the decoder `is_causal` is True, and a cache, where given, stores keys and values."""
 
     def __init__(self, config, heads: int, layer_idx: int = 0, is_causal: bool = False):
         super().__init__(config, heads, layer_idx, is_causal)

@@ -15,11 +15,12 @@ from transformers import PreTrainedConfig
 
 from .releases import CACHE_NAMES
 
-upkeep: Any = None  # hf_mlnmt/modeling/upkeep.py
+upkeep: Any = None  # the module hf_mlnmt/modeling/upkeep.py, set by `import hf_mlnmt`
 
 
 def kept_up(name: str, *arguments: Any) -> Any:
-    """Calls the function `name` of upkeep.py and returns its result; None where the slot is empty."""
+    """Calls upkeep.py's function `name` and returns its result; None in code beside published weights, where upkeep.py
+    is missing."""
     return None if upkeep is None else getattr(upkeep, name)(*arguments)
 
 
@@ -97,7 +98,7 @@ class StackConfig(PreTrainedConfig):
 
 @strict
 class TransformerConfig(StackConfig):
-    """The baseline's config: the fields of `StackConfig`, and
+    """The config of the Transformer baseline: the fields of `StackConfig` and those below.
 
     Args:
         decoder_vocab_size: entries of the target vocabulary (None: one vocabulary for both sides).
@@ -131,9 +132,9 @@ class TransformerConfig(StackConfig):
         return ["full_attention"] * self.decoder_layers
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None):
-        """Returns Transformers' text config; for the decoder with the number and types of its cache layers."""
+        """Returns Transformers' text config; a decoder's has the number and the types of its cache layers."""
         config = super().get_text_config(decoder, encoder)
-        # Transformers' result has no decoder_ fields: so it is not changed again when a cache calls this method on it.
+        # A result has no decoder_ fields, so a second call, by a cache on the result of the first, changes nothing.
         if decoder and not encoder and self.is_encoder_decoder and "decoder_layers" in vars(self):
             config.layer_types = self.cache_slots()
             config.num_hidden_layers = len(config.layer_types)

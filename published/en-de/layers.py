@@ -20,13 +20,13 @@ from .linear import faster, project
 
 
 def normed(norm: nn.Module, states: Tensor) -> Tensor:
-    """Returns norm(states), in training on a GPU by a kernel, whose result has the dtype of `states`."""
+    """Returns norm(states); in training on a GPU by a kernel where possible, in the dtype of `states`."""
     found = faster("residual", states, None, 0.0, norm) if norm.training else None
     return norm(states) if found is None else found
 
 
 class Sublayer(nn.Module):
-    """Equation 3: the residual connection, dropout and layer norm around one computation.
+    """The residual connection, dropout and layer norm around a computation, equation 3.
 
     `compute` must be a function, not a module: Accelerate's hooks would move a module to another device.
     """
@@ -39,7 +39,7 @@ class Sublayer(nn.Module):
 
     def forward(self, hidden_states: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
         computed = compute(normed(self.layer_norm, hidden_states) if self.pre else hidden_states)
-        if self.training:  # else dropout is not called: a call costs as much as a small product in a step of a search
+        if self.training:  # in a search even a call without effect costs time
             norm = None if self.pre else self.layer_norm
             whole = faster("residual", hidden_states, computed, self.dropout.p, norm)
             if whole is not None:
@@ -50,7 +50,7 @@ class Sublayer(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """The feed-forward network, equation 4, of inner width `width`; it reads `inputs` states concatenated to one."""
+    """The feed-forward network, equation 4, of inner width `width`; its input is `inputs` concatenated states."""
 
     def __init__(self, config: StackConfig, width: int, inputs: int = 1):
         super().__init__()
@@ -81,7 +81,7 @@ class EncoderLayer(GradientCheckpointingLayer):
         self.feed_forward_sublayer = Sublayer(config)
 
     def forward(self, hidden_states: Tensor, mask: Tensor | None, **kwargs) -> Tensor:
-        """Applies both sublayers to states (batch, source, d_model); returns the same shape."""
+        """Applies self-attention and feed-forward network to (batch, source, d_model); returns the same shape."""
         hidden_states = self.attend_self(hidden_states, mask, **kwargs)
         return self.feed_forward_sublayer(hidden_states, lambda x: self.feed_forward(x))
 
@@ -122,8 +122,8 @@ class DecoderLayer(GradientCheckpointingLayer):
         cache: Cache | None = None,
         **kwargs,
     ) -> Tensor:
-        """Applies all sublayers to hidden_states (batch, target, d_model), with memory (batch, source, ...); returns
-        the same shape. `extras`: the tensors of the decoder's `extend`, with their `names`; the baseline reads none."""
+        """Applies the layer to hidden_states (batch, target, d_model), attending to memory (batch, source, ...).
+        `extras`: the tensors that the decoder's `extend` returned, by their `names`; the baseline has none."""
         named = dict(zip(names, extras, strict=True))
         hidden_states = self.attend_self(hidden_states, mask, cache, named, **kwargs)
         if memory is not None:

@@ -23,11 +23,11 @@ class EncoderOutput(BaseModelOutput):
 
     @classmethod
     def of(cls, outputs: BaseModelOutput | tuple, names: Sequence[str]) -> "EncoderOutput":
-        """Converts an encoder output, or its tuple, in which beside the last state the fields `names` are filled.
+        """Returns an encoder's output or its tuple as `EncoderOutput`; needs the last state and the fields `names`.
 
         Raises: ValueError if one of `names` is missing.
         """
-        if isinstance(outputs, tuple | list):  # to_tuple leaves out None; recorded states and attentions are tuples
+        if isinstance(outputs, tuple | list):  # the fields `names` are its only tensors beside the last state
             last, *others = outputs
             tensors: list[Any] = [value for value in others if isinstance(value, Tensor)]
             outputs = cls(last_hidden_state=last, **dict(zip(names, tensors)))
@@ -39,7 +39,7 @@ class EncoderOutput(BaseModelOutput):
             )
         if isinstance(outputs, cls):
             return outputs
-        # By attributes, not isinstance: published code is loaded once for each entry class, so equal classes differ.
+        # Read attributes: published code may be loaded twice, so that isinstance fails for a class of the same name.
         handed_on = {
             name: getattr(outputs, name, None) for name in ("hidden_states", "attentions", "memory", "features")
         }
@@ -48,11 +48,11 @@ class EncoderOutput(BaseModelOutput):
 
 @dataclass
 class TranslationOutput(Seq2SeqLMOutput):
-    """The translation model's output. `losses`: the summands of `loss` by name, for logging, if there are several."""
+    """The translation model's output. `losses`: the summands of `loss` by name, for logging; None for a single one."""
 
     losses: dict[str, Tensor] | None = None
 
     @classmethod
     def passed_on(cls, outputs: ModelOutput) -> dict[str, Any]:
-        """Returns those fields of `outputs`, of the model without output projection, that this class has too."""
+        """Returns the fields of `outputs` (of the model without output projection) whose names this class also has."""
         return {name: value for name, value in outputs.items() if name in cls.__dataclass_fields__}

@@ -1,22 +1,22 @@
-"""Calls of linear layers (`project`), and two slots for modules that compute the same faster.
+"""Calls of linear layers (`project`), and two variables, set by `import hf_mlnmt`, for modules that compute faster.
 
 The rule: layers are called, and no code reads the weight of another module. An adapter (PEFT), weights in int8, a hook
 or a parametrisation change the result of a call but not the weight, or leave no weight (matrices.py).
 
-`import hf_mlnmt` fills the slots; in the code beside published weights they are empty, and PyTorch computes everything.
+In the code beside published weights both variables stay None, and PyTorch computes everything.
 """
 
 from typing import Any
 
 from torch import Tensor, nn
 
-products: Any = None  # hf_mlnmt/common/matmul_backends.py: products on a CPU
-kernels: Any = None  # hf_mlnmt/modeling/fused.py: parts of a training step
+products: Any = None  # the module hf_mlnmt/common/matmul_backends.py, which multiplies matrices on a CPU
+kernels: Any = None  # the module hf_mlnmt/modeling/fused.py, which computes parts of a training step
 
 
 def faster(name: str, *arguments: Any) -> Any:
-    """Returns the result of the function `name` of fused.py; None, and the caller must compute it, where the function
-    returns None or the slot is empty."""
+    """Returns the result of fused.py's function `name`. Returns None where this function does or fused.py is not
+    loaded: then the caller must compute the result."""
     return None if kernels is None else getattr(kernels, name)(*arguments)
 
 

@@ -27,10 +27,10 @@ from transformers.utils import cached_file, logging
 
 FOLDER = "target_tokenizer"
 PROCESSING = "text_processing.json"
-# In tokenizer_config.json: the key of the list of further files, and the value of auto_map that points to this class.
+# Of tokenizer_config.json: the key of a list of further files; the value of `auto_map` that names this class.
 PARTS, POINTER = "parts", {"AutoTokenizer": [None, "tokenization.TranslationTokenizer"]}
 _CODE = re.compile(r"\s*<2([\w-]+)>")
-_APART = "\U0010ffff"  # a noncharacter, put into text that only looks like a special token
+_APART = "\U0010ffff"  # a noncharacter: put into a text's "</s>", so that it is no special token
 logger = logging.get_logger(__name__)
 
 
@@ -41,11 +41,12 @@ def languages_of(tokenizer: Any) -> list[str]:
 
 
 class TranslationTokenizer(PreTrainedTokenizerFast):
-    """The source's tokenizer, with `target_tokenizer` (None: the same) and `text_processing` (side -> settings)."""
+    """The tokenizer of source texts, which also holds that of target texts, `target_tokenizer` (None: this one), and
+    `text_processing` (side -> settings)."""
 
     target_tokenizer: Any = None
     text_processing: dict[str, Any] | None = None
-    _src_lang: str | None = None  # with public names a copy as PreTrainedTokenizerFast would be treated as NLLB's
+    _src_lang: str | None = None  # public names would make Transformers take it for NLLB's
     _tgt_lang: str | None = None
     _of_target = False
 
@@ -53,8 +54,8 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
     def from_pretrained(  # type: ignore[override]
         cls, name: Any, *inputs: Any, **options: Any
     ) -> "TranslationTokenizer":
-        """Loads the tokenizer from a folder or by a Hub name. `src_lang`, `tgt_lang`: replace the saved ones."""
-        tokenizer = super().from_pretrained(name, *inputs, **options)  # not in an __init__: it would change the loading
+        """Loads the tokenizer from a folder or by a Hub name; `src_lang` and `tgt_lang` replace the saved languages."""
+        tokenizer = super().from_pretrained(name, *inputs, **options)  # an __init__ would change how it loads
         tokenizer.src_lang, tokenizer.tgt_lang = map(tokenizer.init_kwargs.get, ("src_lang", "tgt_lang"))
         of_the_hub = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
         where = {key: options[key] for key in of_the_hub if options.get(key) is not None}
@@ -69,7 +70,7 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
 
     @property
     def src_lang(self) -> str | None:
-        """Returns the language of the sources, any text: the model does not read it."""
+        """Returns the language of the source texts: any name, as it is only compared with `tgt_lang`."""
         return self._src_lang
 
     @src_lang.setter
@@ -78,7 +79,7 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
 
     @property
     def tgt_lang(self) -> str | None:
-        """Returns the language to translate into. Setting it raises ValueError for one without a code."""
+        """Returns the language to translate into; setting one for which there is no code raises ValueError."""
         return self._tgt_lang
 
     @tgt_lang.setter
@@ -145,7 +146,7 @@ class TranslationTokenizer(PreTrainedTokenizerFast):
     def _encode_plus(
         self, text: Any, text_pair: Any = None, add_special_tokens: bool = True, *arguments: Any, **options: Any
     ) -> Any:
-        known = isinstance(text, str | list | tuple)  # for other types the library raises its error
+        known = isinstance(text, str | list | tuple)  # Transformers raises an error for other types
         backend, encode = cast(Any, self._tokenizer), cast(Any, super()._encode_plus)
         if self._of_target or not known or not languages_of(self):
             return encode(text, text_pair, add_special_tokens, *arguments, **options)

@@ -47,7 +47,7 @@ from .stack import Stack, TransformerPreTrainedModel
 
 
 class Encoder(Stack):
-    """The encoder: embedding of the source, L layers and, in a pre-norm model, a layer norm."""
+    """The encoder: embeds the source, applies L layers and, in a pre-norm model, a last layer norm."""
 
     main_input_name = "input_ids"
     layer_class: type[nn.Module] = EncoderLayer
@@ -77,7 +77,7 @@ class Encoder(Stack):
         hidden_states = self.embed(self.look_up(input_ids, inputs_embeds), position_ids=position_ids)
         if is_causal:
             mask = causal_mask(self.config, hidden_states, attention_mask)
-            kwargs["is_causal"] = True  # for the attentions, whose mask is None where nothing is padding
+            kwargs["is_causal"] = True  # the mask is None where nothing is padding
         else:
             mask = source_mask(self.config, hidden_states, attention_mask)
         states = [hidden_states]
@@ -88,20 +88,21 @@ class Encoder(Stack):
 
     @property
     def hands_on(self) -> tuple[str, ...]:
-        """Names the fields of `EncoderOutput` that the decoder needs beside the last state: none in the baseline."""
+        """Returns the names of the `EncoderOutput` fields that the decoder needs beside the last state: here none."""
         return ()
 
     def memory(self, states: list[Tensor]) -> Tensor | None:
-        """Returns None: the decoder reads the last state. Families compute memory from all L + 1 states."""
+        """Returns None: the decoder attends to the last state. Families override this, given all L + 1 states."""
         return None
 
     def features(self, states: list[Tensor]) -> Tensor | None:
-        """Returns None: there are no features. Families compute features from all L + 1 states."""
+        """Returns None: the decoder needs no further output. Families override this, given all L + 1 states."""
         return None
 
 
 class Decoder(Stack):
-    """The decoder: embedding of the target, L_d layers that attend to target and source and, pre-norm, a layer norm."""
+    """The decoder: embeds the target, applies L_d layers that attend to target and source and, in a pre-norm model, a
+    last layer norm."""
 
     layer_class: type[nn.Module] = DecoderLayer
     _can_record_outputs = {
@@ -158,7 +159,7 @@ class Decoder(Stack):
             over_source = source_mask(self.config, hidden_states, encoder_attention_mask, encoder_hidden_states)
         kwargs |= {"names": tuple(extras), "cache": cache}
         for layer in self.layers:
-            # The extras by position: reentrant gradient checkpointing passes no gradient to a keyword, nor into a dict.
+            # Pass extras by position: reentrant gradient checkpointing computes no gradient for keywords and dicts.
             hidden_states = layer(hidden_states, encoder_hidden_states, mask, over_source, *extras.values(), **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=normed(self.layer_norm, hidden_states),
@@ -173,7 +174,7 @@ class Decoder(Stack):
         attention_mask: Tensor | None,
         features: Tensor | None,
     ) -> dict[str, Tensor]:
-        """Returns the extras, further inputs of the layers by name, each (batch, ...): none in the baseline.
+        """Returns further inputs of the layers (extras) by name, each (batch, ...): none in the baseline.
 
         embeds: E[x] (batch, target, d_model). past, position_ids: as of `embed`. attention_mask: the argument of
         `forward`. features: of `EncoderOutput`.
@@ -217,7 +218,7 @@ class TransformerModel(TransformerPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
-        """Reads tokens (batch, source) and (batch, target); returns decoder states (batch, target, d_model)."""
+        """Encodes input_ids, decodes decoder_input_ids; returns the decoder's states (batch, target, d_model)."""
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
         return self.decode(
@@ -253,7 +254,7 @@ class TransformerModel(TransformerPreTrainedModel):
 class TransformerForConditionalGeneration(TransformerPreTrainedModel, TranslationGenerationMixin):  # type: ignore[misc]
     """The translation model: equation 5 on top of `TransformerModel`, the loss, and `generate()`."""
 
-    computes_own_loss = True  # forward takes `smoothing`, `loss_only` and `num_items_in_batch`, and returns `losses`
+    computes_own_loss = True  # read by objectives: forward takes `smoothing`, `loss_only` ..., returns `losses`
     model_class: type[TransformerModel] = TransformerModel
     citation = "vaswani2017attention"
     _tied_weights_keys = {
@@ -282,12 +283,12 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
-        smoothing: float = 0.0,  # "label" in its name would make Trainer look for it in every batch
+        smoothing: float = 0.0,  # not `label_smoothing`: Trainer takes a name with "label" for a batch's labels
         loss_only: bool = False,
         num_items_in_batch: int | Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> TranslationOutput:
-        """Score or train: logits (batch, target, vocabulary), and with `labels` (batch, target) the loss.
+        """Scores target tokens: returns logits (batch, target, vocabulary) and, with `labels`, the loss.
 
         Args:
             labels: target tokens ending in </s>, -100 where nothing counts; shifted, they are the decoder's input.
@@ -321,7 +322,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
         label_smoothing: float,
         items: int | Tensor,
     ) -> dict[str, Tensor]:
-        """Returns the summands of the loss by name: here one, the cross-entropy of the decoder's last state.
+        """Returns the summands of the training loss by name: here one, the cross-entropy of the target tokens.
 
         Each summand is a sum over target tokens, or over sentences, divided by `items`, the step's target tokens.
         """
@@ -345,7 +346,7 @@ class TransformerForConditionalGeneration(TransformerPreTrainedModel, Translatio
 
 
 def pooled_states(states: Tensor, mask: Tensor | None, pooling: str | int) -> Tensor:
-    """Returns the mean (batch, d) of states (batch, source, d) where mask (batch, source) is 1; None: of all.
+    """Returns the mean (batch, d) of states (batch, source, d) over positions where `mask` is 1 (None: over all).
 
     Raises: ValueError for another pooling than "mean".
     """

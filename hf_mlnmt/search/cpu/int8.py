@@ -17,12 +17,12 @@ from hf_mlnmt.search.cpu.native import PANEL, library, pointer
 STEPS = 127
 INPUTS = 64  # a weight's number of inputs is padded to a multiple of this, as in search.c
 MOST_INPUTS = 2**16  # sums over more inputs could pass 2^31
-_OF_THREAD = threading.local()  # `memory`: working memory of compiled code, of the largest product so far
+_OF_THREAD = threading.local()  # `memory`: compiled code's working memory, grown to what a product has needed
 _NO_MEMORY = torch.empty(0, dtype=torch.uint8)
 
 
 class Int8Linear(nn.Module):
-    """x W^T + b with W in int8, a replacement of nn.Linear for inference: it cannot be trained or saved."""
+    """A linear layer x W^T + b with W in int8, which replaces nn.Linear in inference: it cannot be trained or saved."""
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
@@ -41,16 +41,16 @@ class Int8Linear(nn.Module):
         return products.view(*states.shape[:-1], self.out_features)
 
     def multiply(self, rows: Tensor) -> Tensor:
-        """Computes `forward` for rows (any, inputs) -> (any, outputs) by PyTorch's operations."""
+        """Computes `forward` for rows (any, inputs) -> (any, outputs) by PyTorch's operations alone."""
         largest = rows.abs().amax(dim=1, keepdim=True)
-        steps = torch.full_like(largest, STEPS)  # a number divided by a tensor would be rounded twice
+        steps = torch.full_like(largest, STEPS)  # a tensor: PyTorch rounds a plain number / tensor twice
         inverse = torch.where(largest > 0, steps / largest, 0.0)
         sums = torch._int_mm((rows * inverse).round().to(torch.int8), self.rounded.t())
         products = sums.float() * (largest / STEPS * self.scales)
         return products if self.bias is None else products + self.bias
 
     def multiply_natively(self, functions: Any, rows: Tensor) -> Tensor:
-        """Computes the same as `multiply` in compiled code."""
+        """Computes the same as `multiply` in compiled code (search.c)."""
         products = rows.new_empty(len(rows), self.out_features)
         numbers, sums = self.pack()
         sizes = len(rows), self.in_features, self.out_features
@@ -63,8 +63,8 @@ class Int8Linear(nn.Module):
         return products
 
     def pack(self) -> tuple[Tensor, Tensor]:
-        """Returns the weight as search.c reads it, made once: panels (outputs / PANEL rounded up, inputs / 4, PANEL,
-        4), and 128 times the sum of each output's integers."""
+        """Returns the weight packed for search.c, at the first call: panels (outputs / PANEL rounded up, inputs / 4,
+        PANEL, 4), and 128 times the sum of each output's integers."""
         if self.packed is None:
             outputs, inputs = self.rounded.shape
             blank = -inputs % INPUTS, -outputs % PANEL
@@ -75,7 +75,8 @@ class Int8Linear(nn.Module):
 
 
 def compiled(linear: Int8Linear) -> Any:
-    """Returns the compiled functions; None without any, without int8 instructions, or for too many inputs."""
+    """Returns search.c's functions; None if they are missing, lack int8 instructions, or the layer has too many
+    inputs."""
     functions = library(torch.float32)
     known = functions is not None and functions.int8_kind() and linear.in_features <= MOST_INPUTS
     return functions if known else None

@@ -30,7 +30,7 @@ C_FILE = Path(__file__).with_name("search.c")
 TYPES = {torch.float32: "float", torch.float64: "double"}
 FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"]
 CHOICES = [  # the first set of options that the compiler accepts is used
-    # On AMD's processors GCC would else fuse no multiply-adds of a single row: its sums would differ from a batch's.
+    # By default GCC fuses no multiply-adds of a single row on AMD's processors: sums would differ from a batch's.
     ["-march=native", "-mprefer-vector-width=512", "-fopenmp", "--param=avoid-fma-max-bits=0"],
     ["-march=native", "-mprefer-vector-width=512", "-fopenmp"],
     ["-march=native", "-fopenmp"],
@@ -38,18 +38,19 @@ CHOICES = [  # the first set of options that the compiler accepts is used
     ["-fopenmp"],
     [],
 ]
-PANEL = 64  # outputs of a packed weight that lie together, as in search.c
+PANEL = 64  # outputs in a panel of a packed weight, as in search.c
 SELF_ATTENTION, SOURCE_ATTENTION, FEED_FORWARD, SOURCE, STATE = range(5)  # kinds of sublayers, as in search.c
 PACKED, TRANSPOSED, AS_IT_LIES = range(3)  # memory layouts of a weight, as in search.c
 RELU, SWISH = range(2)  # activations, as in search.c
-ROWS = 96  # most rows of a thread's task: their states fit into the processor's cache
-LARGE_ROWS = 512  # most rows of a task where weights are large, since each task reads each weight once
-SMALL = 2**18  # numbers up to which compiled code multiplies a weight as fast as a library
-FEW_ROWS = 6  # fewest rows of a task: no more threads for fewer
+ROWS = 96  # most rows in a thread's task: their states fit into the processor's cache
+LARGE_ROWS = 512  # most rows in a task where weights are large: each task reads all weights once
+SMALL = 2**18  # largest weight (in numbers) that compiled code multiplies as fast as a library
+FEW_ROWS = 6  # fewest rows in a task: fewer are not divided among threads
 
 
 def declared() -> tuple[dict[str, Any], dict[str, tuple[Any, list[Any]]]]:
-    """Reads search.c; returns its structures as ctypes classes, and its functions' types of results and arguments."""
+    """Reads search.c's text; returns its structures as ctypes classes, and each function's types of result and
+    arguments."""
     text = re.sub(r"/\*.*?\*/", "", C_FILE.read_text(encoding="utf-8"), flags=re.DOTALL)
     kinds: dict[str, Any] = {"long": ctypes.c_long, "double": ctypes.c_double}
     for body, name in re.findall(r"typedef struct \{([^}]*)\} (Rounded|Unit|Stack|Search);", text):
@@ -71,7 +72,7 @@ Rounded, Unit = STRUCTURES["Rounded"], STRUCTURES["Unit"]
 
 
 class NativeUnits:
-    """A sequence of sublayers that one call of search.c's `run` computes."""
+    """A sequence of sublayers (units), all computed in one call of search.c's `run`."""
 
     def __init__(self, functions: Any, large: int = TRANSPOSED):
         """Starts an empty sequence; `large`: the memory layout of large weights. PACKED is fastest for few rows."""
@@ -86,7 +87,8 @@ class NativeUnits:
     def add(
         self, sublayer: Any, kind: int, into: Any, out: Any, heads: int, scaling: float, slot: int, activation: int
     ) -> None:
-        """Appends a unit of this `kind`: norm, first (`into`) and last (`out`) linear layer; slot: in the cache."""
+        """Appends a sublayer to the units: `kind`, its norm, its first (`into`) and last (`out`) linear layer; `slot`:
+        the index of its cache layer."""
         norm = sublayer.layer_norm
         inner = into.out_features + (out.out_features if kind == STATE else 0)
         unit = Unit(kind=kind, pre=bool(sublayer.pre), eps=norm.eps, inner=inner)
@@ -99,7 +101,7 @@ class NativeUnits:
         self.slots.append(slot)
 
     def packed(self, module: Any) -> tuple[int | None, Any, int]:
-        """Returns a linear layer's weight as search.c reads it: address or None, int8 weight or empty, and layout."""
+        """Returns a weight as search.c reads it: address (None in int8), int8 weight (else empty), memory layout."""
         rounded = hasattr(module, "rounded")  # an Int8Linear, which int8.py makes
         size = (module.rounded if rounded else module.weight).numel()
         self.reads_much = self.reads_much or size > SMALL
@@ -116,7 +118,7 @@ class NativeUnits:
         """Packs a weight (outputs, inputs) into panels (outputs / PANEL rounded up, inputs, PANEL)."""
         outputs, inputs = weight.shape
         panels = weight.new_zeros(-(-outputs // PANEL), inputs, PANEL)
-        rows = weight.contiguous()  # a variable, so that a copy is not freed before `pack` has read it
+        rows = weight.contiguous()  # kept in a variable until `pack` has read it: it may be a copy
         self.functions.pack(outputs, inputs, rows.data_ptr(), panels.data_ptr())
         return panels
 
@@ -142,7 +144,7 @@ class NativeUnits:
                 layer.states = keys = values = mask = layer.states.contiguous()
             else:
                 continue
-            if not keys.dtype == values.dtype == mask.dtype == states.dtype:  # else memory would be overwritten
+            if not keys.dtype == values.dtype == mask.dtype == states.dtype:  # else compiled code would overrun them
                 types = ", ".join(str(tensor.dtype) for tensor in (keys, values, mask))
                 raise TypeError(f"compiled code wants {states.dtype}, not keys, values and mask of {types}")
             unit.keys, unit.values, unit.capacity = keys.data_ptr(), values.data_ptr(), values.shape[2]
@@ -159,7 +161,8 @@ class NativeUnits:
 def best_continuations_natively(
     logits: Tensor, running: Tensor, count: int, normalized: bool = False
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Finds the `count` best of running + log_softmax(logits): scores, beams, tokens (sentences, count), best first.
+    """Finds for each sentence the `count` best continuations of its beams by a token, ranked by running +
+    log_softmax(logits); returns scores, beams and tokens (sentences, count), best first.
 
     Args:
         logits: (sentences, beams, vocabulary), float32; normalized: they are log P already.
@@ -186,7 +189,7 @@ def transposed(weight: Tensor) -> Tensor:
 
 
 def library(dtype: torch.dtype) -> Any:
-    """Returns the compiled functions for a dtype; None for other than float32 and float64, or without a compiler."""
+    """Returns search.c's functions for a dtype; None for other than float32 and float64, or without a compiler."""
     if not variable("HF_MLNMT_NATIVE", bool, True) or dtype not in TYPES:
         return None
     return _library(TYPES[dtype])
@@ -252,5 +255,5 @@ def _hash(path: Path) -> str:
 
 
 def pointer(tensor: torch.Tensor | None) -> int | None:
-    """Returns the address of a tensor's first number, or None."""
+    """Returns the address of a tensor's first number; None for None."""
     return None if tensor is None else tensor.data_ptr()

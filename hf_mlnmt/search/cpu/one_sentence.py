@@ -43,12 +43,12 @@ from hf_mlnmt.search.known import known, what_is_around
 from hf_mlnmt.search.rules import Change, Rules
 from hf_mlnmt.search.strategies import BeamSearch, Greedy, SearchStrategy
 
-KNOWN = (Greedy, BeamSearch)  # search strategies that search.c has
+KNOWN = (Greedy, BeamSearch)  # the search strategies that search.c computes
 LATE, EARLY, NEVER = range(3)  # early_stopping False, True and "never", as in search.c
-NUMBERS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # given always: PyTorch's defaults may be others
+NUMBERS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # a caller may have changed PyTorch's defaults
 WHOLE: dict[str, Any] = {"dtype": torch.long, "device": "cpu"}
 HIDDEN = torch.finfo(torch.float32).min  # value of hidden positions in additive masks
-FIRST_SLOTS = 128  # slots of a new cache
+FIRST_SLOTS = 128  # target positions of a new cache
 
 
 class Wanted:
@@ -72,7 +72,7 @@ class Wanted:
     def of(
         cls, strategy: type[SearchStrategy], rules: Rules, config: Any, start: int, vocabulary: int
     ) -> Wanted | None:
-        """Returns the options of a prepared generation config and rules; None where search.c does not support one."""
+        """Returns the options of a prepared config and rules; None where search.c does not support one of them."""
         if strategy not in KNOWN or (strategy is Greedy and config.num_return_sequences > 1):
             return None
         if rules.max_length is None or rules.by_length is None:
@@ -116,7 +116,7 @@ class OneSentence:
         output.bias_out = self.output.hold(model.lm_head.bias)
         self.slots, self.caches = 0, torch.empty(0, **NUMBERS)
         self._make_room(FIRST_SLOTS)
-        # In int8 the modules are called, as in a batch: a difference in the last digit could change a rounding.
+        # In int8 the encoder's modules are called, as for a batch: a last digit could change a rounding to integers.
         self.encoder = None if type(model.lm_head) is Int8Linear else EncoderUnits.of(model, step)
         self.step = step
 
@@ -134,7 +134,7 @@ class OneSentence:
         if any(not weight.is_contiguous() or weight.numel() > most for weight in weights):
             return None
         norms = {type(decoder.embedding_norm), type(decoder.layer_norm)}
-        if type(output) is Int8Linear and norms != {nn.Identity}:  # other last digits than PyTorch
+        if type(output) is Int8Linear and norms != {nn.Identity}:  # search.c's norms differ in last digits
             return None
         return cls(model, step)
 
@@ -222,7 +222,7 @@ class OneSentence:
 
 
 class ReadySentences:
-    """The pool of `OneSentence` objects of a model that no thread uses now, and a check of the weights they copied."""
+    """A model's `OneSentence` objects that no thread uses at present, and a check of the weights that they copied."""
 
     def __init__(self, first: OneSentence, modules: list[Any]):
         self.idle, self.functions, self.forgotten = [first], first.functions, times_forgotten()
@@ -234,16 +234,17 @@ class ReadySentences:
         self.sizes = (ctypes.c_long * len(sizes))(*sizes)
 
     def hold(self) -> bool:
-        """Tells whether copies of weights are still valid: the numbers on the weights' diagonals are those kept."""
+        """Tells whether copies of weights are still valid: the weights' diagonals are equal to those stored."""
         if library(torch.float32) is not self.functions or times_forgotten() != self.forgotten:
             return False
         return bool(self.functions.unchanged(len(self.diagonals), self.kept_at, self.sizes, self.kept_as))
 
     def translate(self, model: Any, ids: Tensor, wanted: Wanted | None) -> Any:
-        """Translates a sentence by an idle `OneSentence`, or a new one; returns what it returns."""
+        """Translates a sentence by an idle `OneSentence`, or a new one if none is idle; returns its result, which is
+        None where it cannot translate."""
         try:
             single = self.idle.pop()
-        except IndexError:  # all are in use: by other threads, or by searches around this one (`between_steps`)
+        except IndexError:  # all are in use, by other threads or by a search whose callback started this one
             single = cast(OneSentence, OneSentence.of(model))
         translation = single(model, ids, cast(Wanted, wanted))
         self.idle.append(single)
@@ -282,8 +283,8 @@ class EncoderUnits:
 
     @classmethod
     def of(cls, model: Any, step: CompiledStep) -> EncoderUnits | None:
-        """Builds the units, or returns None for an encoder that search.c does not support, or a decoder whose
-        attentions read other states than the encoder's last ones."""
+        """Builds the units; returns None for an encoder that search.c does not support, and for a decoder that attends
+        to other states than the encoder's last ones."""
         encoder = model.get_encoder()
         plain = all(
             unwrap(getattr(type(encoder), name)) is unwrap(getattr(Encoder, name))
@@ -337,7 +338,7 @@ def fill_stack(stack: Any, module: Any, native: NativeUnits) -> Any:
 
 
 def plain_embeddings(module: Any) -> bool:
-    """Tells whether search.c supports an encoder's or decoder's embeddings, positions and norms."""
+    """Tells whether search.c supports the embeddings, positions and outer norms of an encoder or decoder."""
     embeddings, norms = module.embed_tokens, (module.embedding_norm, module.layer_norm)
     tensors = embeddings.weight, module.positions.table
     return (

@@ -48,31 +48,33 @@ from hf_mlnmt.search.cpu.native import (
 )
 from hf_mlnmt.search.decoder import read_source
 
-ACTIVATIONS: dict[type, int] = {nn.ReLU: RELU, nn.SiLU: SWISH}  # the activations that search.c knows
+ACTIVATIONS: dict[type, int] = {nn.ReLU: RELU, nn.SiLU: SWISH}  # activations of search.c -> their numbers
 LINEARS = (nn.Linear, Int8Linear)  # linear layers whose weights compiled code reads; adapters have other classes
 
 
 def sources_of_decoder(model: Any, outputs: Any) -> list[tuple[Any, Tensor]]:
-    """Returns every attention over the source with the memory (sentences, source, ...) of the encoder that it reads."""
+    """Returns (attention over the source, memory that it reads (sentences, source, ...)) of every decoder layer."""
     memory = outputs.last_hidden_state if outputs.memory is None else outputs.memory
     return [(layer.source_attn, memory) for layer in model.decoder.layers]
 
 
 def sources_of_aggregation(model: Any, outputs: Any) -> list[tuple[Any, Tensor]]:
-    """Returns attentions and memories as `sources_of_decoder`, in aggregation.py where each layer may have a memory."""
+    """Returns what `sources_of_decoder` does for a model of aggregation.py, whose layers may have memories of their
+    own."""
     if outputs.memory.dim() == 3:
         return sources_of_decoder(model, outputs)
     return [(layer.source_attn, layer.memory_of(outputs.memory)) for layer in model.decoder.layers]
 
 
 class Family(NamedTuple):
-    """A family of models: classes beside the baseline's, and the function that returns what its attentions read."""
+    """A family of models: the classes, beside the baseline's, whose methods the search relies on, and a function that
+    returns the attentions over the source with what they read."""
 
     classes: tuple[type, ...] = ()
     sources: Callable[[Any, Any], list[tuple[Any, Tensor]]] = sources_of_decoder
 
 
-# The family of a class, also of its subclasses that have no entry of their own (dual_context.py, ssru.py ...).
+# Class -> family; it also holds for subclasses without an entry of their own (dual_context.py, ssru.py ...).
 FAMILIES: dict[type, Family] = {
     TransformerForConditionalGeneration: Family(),
     AggregationForConditionalGeneration: Family((AggregationDecoderLayer,), sources_of_aggregation),
@@ -88,7 +90,7 @@ def entry_of_class(model: Any, table: dict[type, Any]) -> Any:
 
 
 def find_family(model: Any) -> Family | None:
-    """Returns the family of the model's class, or None if a part overrides a method that the search relies on.
+    """Returns the family of the model's class; None if a module overrides a method that the search relies on.
 
     So a class that overrides such a method needs no change here: its modules are called.
     """
@@ -101,7 +103,7 @@ def find_family(model: Any) -> Family | None:
         parts += [(decoder, Decoder), *((layer, DecoderLayer) for layer in decoder.layers)]
     for name in ("forward", "decode", "extend", "attend_self", "attend_source"):
         for part, plain in parts:
-            # Unwrapped, because Transformers wraps the forward of every subclass of its layers anew.
+            # Compare unwrapped methods: Transformers wraps the forward of each subclass of its layers anew.
             kinds = [kind for kind in (plain, *family.classes) if hasattr(kind, name)]
             methods = {inspect.unwrap(getattr(kind, name)) for kind in kinds}
             if hasattr(plain, name) and inspect.unwrap(getattr(type(part), name)) not in methods:
@@ -111,7 +113,7 @@ def find_family(model: Any) -> Family | None:
 
 
 def decoders_of(model: Any) -> list[Any]:
-    """Returns the decoders that run in a search: with information fusion also the auxiliary ones."""
+    """Returns the decoders that run in a search: the main one, and with information fusion the auxiliary ones."""
     fused = getattr(model.config, "information_fusion", False)
     return [model.decoder, *(model.auxiliary_decoders if fused else ())]
 
@@ -122,7 +124,7 @@ class CompiledStep:
     def __init__(self, model: Any, family: Family, units: NativeUnits):
         self.model, self.decoder, self.projection = model.model, model.model.decoder, model.lm_head
         self.units, self.functions, self.sources = units, units.functions, family.sources
-        self.layouts: dict[nn.Module, Tensor] = {}  # weights laid out for oneDNN
+        self.layouts: dict[nn.Module, Tensor] = {}  # module -> weight in oneDNN's layout
         self.logits_memory: Tensor | None = None
 
     @classmethod
@@ -180,14 +182,14 @@ class CompiledStep:
                 slot.storage.begin(source.keys, source.values)
 
     def score(self, states: Tensor) -> Tensor:
-        """Computes the output projection (sentences x width, vocabulary), in the memory of the last step's where it
-        can: so much memory returns to the system when freed, and allocating it again costs time for each page."""
+        """Computes logits (sentences x width, vocabulary), if possible in the memory of the last step's: when freed, so
+        much memory returns to the system, and allocating it again costs time for each page."""
         module, rows = self.projection, len(states)
         if type(module) is Int8Linear:
             return module(states)
         if (product := packed(module, states, layouts=self.layouts)) is not None:
             return product
-        # For a single row a large weight is multiplied without a transposed copy.
+        # A single row is multiplied by a large weight as it lies, without a transposed copy.
         lies = rows == 1 and module.weight.numel() > SMALL
         weight = module.weight.t() if lies else kept(module, "transposed", transposed)
         size = rows * module.out_features
@@ -207,7 +209,8 @@ def norm(module: nn.Module, states: Tensor) -> Tensor:
 
 
 def add_sublayer(units: NativeUnits, sublayer: Any, module: Any, dtype: torch.dtype) -> bool:
-    """Adds a sublayer to the units and returns True; False if search.c cannot compute it, or PyTorch is faster."""
+    """Adds a sublayer to the units and returns True; returns False if search.c cannot compute it or PyTorch is
+    faster."""
     unit: tuple[Any, ...]
     if type(module) is FeedForward and type(module.activation) in ACTIVATIONS:
         unit = FEED_FORWARD, module.fc1, module.fc2, 1, 1.0, 0, ACTIVATIONS[type(module.activation)]

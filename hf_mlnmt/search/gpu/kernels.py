@@ -26,13 +26,13 @@ from hf_mlnmt.modeling.attention_scan_triton import AVAILABLE, tl
 logger = logging.get_logger(__name__)
 
 TILE = 2048  # tokens of the vocabulary that a program reads at once
-MOST_PARTS = 64  # most parts of a row of logits, each for one program; a power of 2
-PROGRAMS = 1024  # how many programs keep a GPU busy
+MOST_PARTS = 64  # most parts of a row of logits, each read by one program; a power of 2
+PROGRAMS = 1024  # number of programs that keep a GPU busy
 ENTRIES, WARPS = 512, 2  # candidates of a sentence that `_beams_kernel` compares at once, and its number of warps
 MOST_CANDIDATES, MOST_BEAMS = 64, 32
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-COUNTS = ("tiles", "chunk", "parts", "distinct", "width")  # arguments for whose values no other code is compiled
-ALIGNED = ("logits", "stride", "room")  # arguments for whose alignment other code is compiled
+COUNTS = ("tiles", "chunk", "parts", "distinct", "width")  # names of arguments whose values change no compiled code
+ALIGNED = ("logits", "stride", "room")  # names of arguments whose alignment changes the compiled code
 # Constants for the kernels.
 PARTS = tl.constexpr(MOST_PARTS)
 LOWEST = tl.constexpr(-(2**63) + 1)  # below all keys; so is LOWEST + i, which marks an empty slot i
@@ -40,7 +40,7 @@ LOW = tl.constexpr(2**31 - 1)
 
 
 def kernel(function: Any) -> Any:
-    """Compiles by `triton.jit`; where there is no Triton, returns the function as it is."""
+    """Compiles a function by `triton.jit`; without Triton returns the function unchanged."""
     if not AVAILABLE:
         return function
     import triton
@@ -60,7 +60,7 @@ def _first_kernel(place):
 @kernel
 def _key(value, number):
     """Packs values, float32, and numbers below 2^31 into keys (see the file's docstring)."""
-    value = tl.where(value == 0, 0.0, value)  # -0 becomes 0: they are equal
+    value = tl.where(value == 0, 0.0, value)  # -0 becomes 0, as they are equal
     value = tl.where(value == value, value, float("nan"))
     bits = value.to(tl.int32, bitcast=True)
     bits = tl.where(bits < 0, bits ^ LOW, bits)
@@ -171,9 +171,9 @@ def _beams_kernel(
         top = tl.max(tops, 1)
         zero = tl.where(top == float("-inf"), 0.0, top)
         total = tl.sum(tl.load(totals + part, mask=is_part, other=0.0) * tl.exp(tops - zero[:, None]), 1)
-        log_sum = zero + tl.log(tl.where(total > 0, total, 1.0))  # 0 for a row of -inf, so that nothing is NaN
+        log_sum = zero + tl.log(tl.where(total > 0, total, 1.0))  # 0 for a row of -inf, which would make NaN
         if changed:
-            log_sum = tl.where(tl.load(forced + now), 0.0, log_sum)  # the table's row has replaced log P
+            log_sum = tl.where(tl.load(forced + now), 0.0, log_sum)  # the table's row replaces log P
 
     # (1) The best candidates, in the order of `Stage.choose_beams`.
     slots = tl.arange(0, wide)
@@ -185,7 +185,7 @@ def _beams_kernel(
         key = tl.load(keys + row[:, None] * parts * count + place[None, :], mask=there, other=LOWEST)
         sums = _value(key) - log_sum[:, None] + so_far[:, None]
         new = _key(sums, beam[:, None].to(tl.int64) * vocabulary + _number(key))
-        new = tl.where(key >> 32 > LOWEST >> 32, new, LOWEST)  # else the slot is empty
+        new = tl.where(key >> 32 > LOWEST >> 32, new, LOWEST)  # an empty slot's key stays LOWEST
         highest_new = tl.max(tl.max(new, 1), 0)
         while highest_new > worst:
             found = tl.where(found == worst, highest_new, found)
@@ -206,7 +206,7 @@ def _beams_kernel(
     ended = tl.where(over & is_open, tl.div_rn(sums, tl.load(length_penalties + 2 * now)), float("-inf"))
     old_key = tl.where(real, _key(old, beam), LOWEST)
     new_key = tl.where(slots < width, _key(ended, width + slots), LOWEST)
-    # Rank -1, which is no lane, for slots that hold no hypothesis.
+    # Slots without a hypothesis get rank -1, which no lane has.
     old_rank = tl.where(real, _above(old_key, old_key) + _above(old_key, new_key), -1)
     new_rank = tl.where(slots < width, _above(new_key, new_key) + _above(new_key, old_key), -1)
     kept = _ordered(old, old_rank, beam) + _ordered(ended, new_rank, beam)
@@ -234,17 +234,17 @@ def _beams_kernel(
 
 
 def choose_beams(stage: Any, scores: Tensor) -> None:
-    """Computes `Stage.choose_beams` for scores (sentences, 1 or width, vocabulary) by the two kernels."""
+    """Computes what `Stage.choose_beams` does for scores (sentences, 1 or width, vocabulary) by the two kernels."""
     (sentences, width), count, found, logits = stage.tokens.shape, stage.count, stage.found, scores.flatten(0, 1)
     rows, vocabulary = logits.shape
-    stride = logits.stride(0) if rows > 1 else scores.stride(0)  # for one row `flatten` sets any stride
+    stride = logits.stride(0) if rows > 1 else scores.stride(0)  # with one row `flatten` may change the stride
     tiles = -(-vocabulary // TILE)
     chunk = -(-tiles // min(tiles, MOST_PARTS, max(1, PROGRAMS // rows)))
     parts = -(-tiles // chunk)
     highest, totals = logits.new_empty(2, rows, parts, dtype=torch.float32).unbind()
     keys = stage.tokens.new_empty(rows, parts, count)
     changes = [stage.tokens] * 3
-    for table in stage.processors:  # one table at most
+    for table in stage.processors:  # at most one table
         changes = [table.rows, table.row_of, table.forced]
     _read_kernel[(rows, parts)](
         logits, stride, readable(logits, stride), *changes, stage.clock.step, highest, totals, keys, vocabulary, tiles,
@@ -260,7 +260,7 @@ def choose_beams(stage: Any, scores: Tensor) -> None:
 
 
 def readable(logits: Tensor, stride: int) -> int:
-    """Returns how many numbers of each row to read: the vocabulary, rounded up to 16 where memory reaches so far."""
+    """Returns how many numbers of each row to read: the vocabulary, rounded up to a multiple of 16 if memory allows."""
     rows, vocabulary = logits.shape
     room = -(-vocabulary // 16) * 16
     end = (logits.storage_offset() + (rows - 1) * stride + room) * logits.element_size()
@@ -285,7 +285,7 @@ def works(device: Any) -> bool:
 
 
 def knows(model: Any, beams: int, count: int) -> bool:
-    """Tells whether the kernels can choose `count` candidates of so many beams by this model's logits."""
+    """Tells whether the kernels can choose `count` candidates for so many beams from this model's logits."""
     numbers = beams * model.config.target_vocab_size
     fits = beams <= MOST_BEAMS and count <= min(MOST_CANDIDATES, numbers) and numbers < 2**31
     return AVAILABLE and fits and model.dtype in DTYPES and works(model.device)

@@ -50,12 +50,12 @@ from hf_mlnmt.search.transformer import TransformerDecoder
 
 logger = logging.get_logger(__name__)
 
-KNOWN = (Greedy, Draws, DrawsByRow, BeamSearch)  # search strategies that this file has
-LATE = 2  # steps after which Python reads how many sentences were open
-FEWEST_STEPS = 32  # target steps that every size has slots for
-SHORTEST = 16  # source positions that every size has
-FEW_ROWS = 160  # sentences x beams up to which a step takes the same time as with fewer
-SMALLER = 4  # the factor between the numbers of sentences of a size and the next smaller one
+KNOWN = (Greedy, Draws, DrawsByRow, BeamSearch)  # the search strategies that this file computes
+LATE = 2  # Python reads the number of open sentences so many steps later
+FEWEST_STEPS = 32  # fewest target steps of a size
+SHORTEST = 16  # fewest source positions of a size
+FEW_ROWS = 160  # up to so many sentences x beams a step takes about the same time
+SMALLER = 4  # by this a size's number of sentences is divided for a smaller size
 KEPT_SHARE = 0.25  # most memory that a model's kept stages may take, as a share of the memory free without them
 
 
@@ -69,7 +69,7 @@ class Size(NamedTuple):
 
     @property
     def slots(self) -> int:
-        """Returns how many slots the target's cache has."""
+        """Returns the number of slots in the target's cache."""
         return 1 + self.steps * self.width
 
 
@@ -82,12 +82,13 @@ def size_for(count: int) -> int:
 
 
 def first_steps(source: int) -> int:
-    """Returns for how many steps to allocate slots at first, for a number of source positions."""
+    """Returns the number of target steps to allocate slots for at first, by the number of source positions."""
     return max(FEWEST_STEPS, size_for(source + source // 2))
 
 
 def fewer_sentences(size: Size, left: int) -> int:
-    """Returns the sentences of the size for `left` ones: the present, divided by 4 as often as that saves time."""
+    """Returns the number of sentences for the next size when `left` are open: that of this size, divided by 4 as long
+    as the open ones fit and a step becomes faster."""
     count = size.sentences
     while count % SMALLER == 0 and count // SMALLER >= left and count * size.width > SMALLER * FEW_ROWS:
         count //= SMALLER
@@ -131,7 +132,7 @@ class Clock:
 
     def __init__(self, size: Size, span: int, device: torch.device):
         width = size.width
-        self.first = torch.tensor([0, 0, 0, *range(1 - width, 1)], device=device)  # at the start token
+        self.first = torch.tensor([0, 0, 0, *range(1 - width, 1)], device=device)  # counters at the start token
         self.ticks = torch.tensor([1, span, 1, *[width] * width], device=device)
         self.counters = self.first.clone()
         self.step, self.first_candidate, position, self.slots = self.counters.split([1, 1, 1, width])
@@ -145,14 +146,14 @@ class Clock:
 
 
 def put_all(places: Any, tensors: list[Tensor]) -> list[Tensor]:
-    """Copies the tensors into `places`, or into new memory where there are none yet; returns the copies."""
+    """Copies the tensors into the tensors `places`, or for None into new memory; returns the copies."""
     return [put(place, tensor) for place, tensor in zip(places or [None] * len(tensors), tensors, strict=True)]
 
 
 class StaticTransformer:
     """The state of a `TransformerDecoder` in tensors of one `Size`."""
 
-    moves = False  # whether `reorder` follows every step, and copies the layers' new states into their fixed memory
+    moves = False  # True: `reorder` follows every step, and copies the layers' states into fixed memory
 
     def __init__(self, decoder: TransformerDecoder, size: Size, clock: Clock):
         self.size, self.clock = size, clock
@@ -197,7 +198,7 @@ class StaticTransformer:
         return [*of_target, *(layer.place for layer in self.stateful), *of_source, self.steps_mask]
 
     def reorder(self, rows: Tensor) -> None:
-        """Reorders masks and states: row i of all beams gets those of row rows[i]."""
+        """Reorders masks and states: row i, counted over all beams, becomes the old row rows[i]."""
         put_rows(self.steps_mask, rows)
         for layer in self.layers:
             layer.reorder(rows)
@@ -207,11 +208,11 @@ class StaticTransformer:
         own = self.clock.slots.view(1, 1, -1, 1).expand(*self.steps_mask.shape[:3], 1)
         self.steps_mask.scatter_(3, own, 0.0)  # every beam sees itself
         for layer in self.stateful:
-            layer.states = layer.place  # a failed capture may have left other tensors here
+            layer.states = layer.place  # after a failed capture `states` may be another tensor
         positions: Any = {decoder.positions: self.clock.position}
         scores = decoder.call_modules(tokens, self, **positions)  # type: ignore[arg-type]
         for layer in () if self.moves else self.stateful:
-            layer.keep()  # copied: a graph's own memory is overwritten by other graphs
+            layer.keep()  # copy states: other graphs overwrite this graph's memory
         return scores
 
     def move_to(self, other: StaticTransformer, rows: Tensor) -> None:
@@ -229,7 +230,7 @@ class StaticTransformer:
             to.keep()
             to.of_beams = True
             for name, kept in getattr(layer, "kept_of_source", {}).items():
-                is_mask = kept.dtype == torch.bool  # inverted, since it is True at padding and `fitted` adds False
+                is_mask = kept.dtype == torch.bool  # True at padding: invert it, as `fitted` adds False
                 kept = fitted(~kept, rows, length, -1).logical_not() if is_mask else fitted(kept, rows, length, -1)
                 to.kept_of_source[name] = put(to.kept_of_source.get(name), kept)
         for index, done in self.cache.is_updated.items():
@@ -244,14 +245,14 @@ class LengthTable:
 
     def __init__(self, changes: list[Change], steps: int, vocabulary: int, device: Any):
         self.changes = changes
-        # Each change starts and stops acting at most once each: so many different rows.
+        # Each change begins to act and ceases at most once: there are at most so many different rows.
         self.rows = torch.zeros(2 * len(changes) + 1, vocabulary, device=device)
         self.row_of = torch.zeros(steps, dtype=torch.long, device=device)
         self.forced = torch.zeros(steps, dtype=torch.bool, device=device)
 
     def limit(self, changes: list[Change]) -> None:
-        """Writes the rows of a search; `changes` equal those given to `__init__` except for the lengths they act at."""
-        lengths = range(1, 1 + len(self.row_of))  # of the sequence before each step's token
+        """Writes the table for a search; `changes` equal those of `__init__` but for the lengths at which they act."""
+        lengths = range(1, 1 + len(self.row_of))  # of sequences before each step
         states = [tuple(change.at(length) for change in changes) for length in lengths]
         numbers = {state: number for number, state in enumerate(dict.fromkeys(states))}
         self.rows.zero_()
@@ -293,7 +294,7 @@ class Stage:
             for part in grouped(rules.by_length)
         ]
         tables = all(isinstance(part, LengthTable) for part in self.processors)
-        by_kernels = self.num_beams and tables and len(self.processors) < 2  # kernels apply one table at most
+        by_kernels = self.num_beams and tables and len(self.processors) < 2  # the kernels support one table
         self.kernels = kernels_for(decoder.model, self.num_beams, self.count) if by_kernels else None
         self.head = padded_head(decoder.model) if self.kernels else None
         self.clock = Clock(size, size.width * self.vocabulary, device)
@@ -309,18 +310,18 @@ class Stage:
         self.ends = torch.tensor([end for end in rules.ends if end < self.vocabulary], **long)
         self.padded = bool(rules.ends)
         self.is_end = torch.zeros(self.vocabulary, dtype=torch.bool, device=device).index_fill_(0, self.ends, True)
-        self.final = torch.zeros(1, **long)  # the step whose tokens have the greatest length
+        self.final = torch.zeros(1, **long)  # the step that reaches the length limit
         self.rows = torch.arange(size.sentences, **long).view(-1, 1) * size.width  # each sentence's first row of beams
         self.origins = torch.zeros(shape, **long)  # the parent of each beam, as a row among all beams
         numbers = self.vocabulary if self.draws and strategy.each_word else 1  # random numbers for each draw
         self.noise = torch.zeros((*shape, numbers) if self.draws else 0, device=device)
-        self.length_penalties = torch.zeros(size.steps + 1, 2, device=device)  # of finished and of open hypotheses
+        self.length_penalties = torch.zeros(size.steps + 1, 2, device=device)  # divisors: finished, open hypotheses
         self.prompt = torch.zeros(size.sentences, 1, **long)
         self.is_real = torch.zeros(size.sentences, dtype=torch.bool, device=device)
         self.sources: list[Tensor] = []  # token ids and mask of the sources
         self.graph: Any = None  # the CUDA graph of a step
         self.opening: Any = None  # the CUDA graph of `open`, with the encoder; False: it cannot be captured
-        self.decoder: Any = decoder  # of the present search
+        self.decoder: Any = decoder  # that of the present search
         self.runs = self.real = self.nbytes = 0
         self.limited: Any = None
         self.arrivals: list[Any] = []  # pinned memory and an event for each copy of `left` that is under way
@@ -330,12 +331,12 @@ class Stage:
         return sum(tensor.nbytes for tensor in [*self.state.tensors(), self.noise])
 
     def limit(self, rules: Rules, config: Any) -> None:
-        """Writes length penalties, the last step and the tables of changes for a search's rules and config."""
+        """Writes length penalties, the last step and the tables of changes for the rules and config of a search."""
         if self.limited is not None and all(map(is_, self.limited, (rules, config))):
             return
         self.limited = rules, config
         self.final.fill_(rules.max_length - 2)
-        lengths = range(1, len(self.length_penalties) + 1)  # after the step, without the start token
+        lengths = range(1, len(self.length_penalties) + 1)  # of sequences after each step, without the start token
         numbers = [length_penalties(config, length, config.max_length - 1) for length in lengths]
         fill(self.length_penalties, numbers)
         for table, part in zip(self.processors, grouped(rules.by_length), strict=True):
@@ -343,7 +344,7 @@ class Stage:
                 table.limit(part)
 
     def begin(self, prompt: Tensor, source: SourceTokens, real: int) -> None:
-        """Copies a batch in and chooses the first tokens; rows after the first `real` are padding."""
+        """Copies a batch of sources into the stage and chooses the first tokens; rows from `real` on are padding."""
         self.prompt.copy_(prompt)
         if real != self.real:
             self.is_real.fill_(False)[:real] = True
@@ -367,7 +368,7 @@ class Stage:
         self.choose(scores)
 
     def move_to(self, other: Stage, rows: Tensor, real: int) -> None:
-        """Copies the given sentences, rows after the first `real` being padding, to a stage of another size."""
+        """Copies the given sentences to a stage of another size, where rows from `real` on are padding."""
         self.state.move_to(other.state, rows)
         self.found.move_to(other.found, rows, real)
         other.tokens.copy_(self.tokens[rows])
@@ -380,7 +381,8 @@ class Stage:
         self.choose(self.scores_of(self.state.step, self.tokens))
 
     def scores_of(self, call: Callable, *given: Any) -> Tensor:
-        """Returns `call`'s scores (sentences, 1 or width, vocabulary), float32 or, for kernels, of the model's type."""
+        """Returns the scores (sentences, 1 or width, vocabulary) that `call` computes, in float32 or, if kernels read
+        them, in the model's type."""
         self.decoder.widened = self.kernels is None
         head = self.decoder.model.lm_head
         with nullcontext() if self.head is None else matmul_backends.with_padded(head.weight, self.head):
@@ -459,7 +461,7 @@ class Stage:
                     kept = list(_STAGES.get(self.decoder.model, {}).values())
                 same = [stage for stage in (self, *kept) if stage.key[-1] == stream]
                 others = [graph for stage in same for graph in (stage.graph, stage.opening) if graph]
-                torch.set_autocast_cache_enabled(False)  # a cached cast would be in freed memory
+                torch.set_autocast_cache_enabled(False)  # a cast in the cache would refer to freed memory
                 capture_stream = _CAPTURE_STREAMS.setdefault((self.device, stream), torch.cuda.Stream())
                 options: dict[str, Any] = {"stream": capture_stream, "capture_error_mode": "thread_local"}
                 with torch.cuda.graph(graph, pool=others[0].pool() if others else None, **options):
@@ -473,10 +475,11 @@ class Stage:
         return graph
 
     def how_many_are_left(self) -> Callable[[], int]:
-        """Starts copying the number of open sentences after this step; returns a function that waits for it."""
+        """Starts to copy the number of open sentences after this step; returns a function that waits for this
+        number."""
         if not self.left.is_cuda:
             return self.left.clone().item  # type: ignore[return-value]
-        if len(self.arrivals) <= LATE:  # LATE + 1 copies are under way at once
+        if len(self.arrivals) <= LATE:  # up to LATE + 1 copies are under way at once
             self.arrivals.append((torch.empty(1, dtype=torch.long, pin_memory=True), torch.cuda.Event()))
         else:
             self.arrivals.append(self.arrivals.pop(0))
@@ -492,7 +495,7 @@ class Stage:
 
 
 def kernels_for(model: Any, beams: int, count: int) -> Any:
-    """Returns the module kernels.py if its kernels can choose `count` candidates of so many beams by this model's
+    """Returns the module kernels.py if its kernels can choose `count` candidates for `beams` beams from this model's
     logits; else None: `Stage.choose_beams` computes the same."""
     if model.device.type != "cuda":
         return None
@@ -539,11 +542,12 @@ def grouped(parts: list[Any]) -> list[Any]:
 _STAGES: WeakKeyDictionary[Any, OrderedDict[Any, Stage]] = WeakKeyDictionary()
 _PADDED: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 _KEEPING, _CAPTURING = Lock(), Lock()
-_CAPTURE_STREAMS: dict[Any, Any] = {}  # one for each stream: graphs that run at the same time share no workspace
+# (device, stream) -> stream on which its graphs are captured: graphs that run at the same time share no workspace
+_CAPTURE_STREAMS: dict[Any, Any] = {}
 
 
 def stage_of(decoder: Any, strategy: Any, size: Size, rules: Rules, config: Any, asked: Any) -> Stage:
-    """Takes a kept stage of this size out of the store, or makes a new one: no other search uses it meanwhile.
+    """Takes a kept stage of this size out of the store, so that no other search uses it, or makes a new one.
 
     asked: the result of `asked_of`.
     """
@@ -556,7 +560,7 @@ def stage_of(decoder: Any, strategy: Any, size: Size, rules: Rules, config: Any,
 
 
 def asked_of(decoder: Any, strategy: Any, rules: Rules, config: Any) -> tuple[str, int, int]:
-    """Returns the key, beside the size, under which a stage is kept: options, state of the model, CUDA stream."""
+    """Returns the key under which a stage is kept beside its size: options, state of the model, CUDA stream."""
     pad = None if config._pad_token_tensor is None else config._pad_token_tensor.tolist()
     more = {name: value for name, value in getattr(decoder, "arguments", {}).items() if not callable(value)}
     changes = [p[:3] if isinstance(p, Change) else (type(p).__name__, vars(p)) for p in rules.by_length]
@@ -620,7 +624,7 @@ class Generator:
 
 
 def search(decoder: Any, strategy: Any, source: SourceTokens, prompt: Tensor, rules: Rules, config: Any) -> Any:
-    """Searches as loop.search does, and returns what generate() returns.
+    """Searches by repeated steps of static shapes; returns the result of generate(), as loop.search does.
 
     Args:
         decoder, strategy: for which `why_not` returns None. source: the sentences' tokens. prompt: (sentences, 1).
@@ -651,7 +655,7 @@ def _run(
     asked, ids = asked_of(decoder, strategy, rules, config), torch.arange(real, device=prompt.device)
     size = Size(size_for(real), record.width, length, steps)
     stage = stage_of(decoder, strategy, size, rules, config, asked)
-    filled = _filled(ids, size.sentences)  # each row's sentence; rows from `real` on are copies
+    filled = _filled(ids, size.sentences)  # the sentence in each row; padding repeats the first
     lefts: list[int] = []
     arriving: deque[Callable[[], int]] = deque()
     first, done = 0, 0
