@@ -188,7 +188,7 @@ class LogBeforeSaving(TrainerCallback):
 
 
 class WriteMetrics(TrainerCallback):
-    """Appends each log and evaluation to metrics.jsonl, with some translations of `dev_set`, which `tell` prints too.
+    """Appends each log and evaluation to metrics.jsonl, with a few translations of `dev_set`, which `tell` prints.
 
     A training that goes on from a checkpoint first deletes the later lines: every step is in the file once.
     """

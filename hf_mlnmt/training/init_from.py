@@ -75,7 +75,10 @@ def read_sources(value: str | Mapping[Any, str]) -> dict[str, str]:
 
 
 def local_folder(name: str, root: Path, part: str = "init_from") -> Path:
-    """Returns the folder `name`, relative to `root` or not; else downloads the model of this name from the Hub."""
+    """Returns the folder `name`, relative to `root` or not, or else that of a model of the Hub, which it downloads.
+
+    part: the key of the recipe, for the message. Raises: UserError where there is neither.
+    """
     for path in (root / name, Path(name)):
         if path.is_dir():
             return path
@@ -113,8 +116,9 @@ def initialise(
     """
     tensors, names, account = _tensors(model), _names(model), Account(dict(sources))
     wanted = _sources_of_tensors(model, names, sources, file)
-    rows = {table.shape[0] for table in _tables(model)}  # vocabulary sizes: tensors of them have a row for each subword
-    stored: dict[str, dict[str, Any]] = {}  # folder as named -> its tensors
+    # vocabulary sizes; a tensor with such a size has a row for each subword
+    rows = {table.shape[0] for table in _tables(model)}
+    stored: dict[str, dict[str, Any]] = {}  # a value of `sources` -> its tensors
     used: dict[str, set[str]] = {}
     with ExitStack() as stack:
         for part, name in sources.items():
@@ -205,7 +209,7 @@ def _sources_of_tensors(
 
 
 def embeddings_of(model: PreTrainedModel) -> list[Tensor]:
-    """Returns the embeddings of the subwords, of the model and of its two sides; tied ones are the same tensor."""
+    """Returns the subword embeddings of model, encoder and decoder; shared ones are several times in the list."""
     owners: list[Any] = [model, part_of(model, "encoder"), part_of(model, "decoder")]
     inputs = [owner.get_input_embeddings() for owner in owners if hasattr(owner, "get_input_embeddings")]
     return [module.weight for module in inputs if hasattr(module, "weight")]
