@@ -61,7 +61,7 @@ _BLOCKS = 1 << 12  # most blocks of a feature's postings, each a row with the ke
 _AT_ONCE = 3 << 20  # words whose features are sorted together: 48 MiB
 _READ = 50_000  # most postings that a look-up reads; those of the rarest feature are always read
 _COMPARED = 48  # most units whose words a look-up compares with the text's
-_LONGEST = 255  # greatest number of words of a unit that is stored: more are stored as this many
+_LONGEST = 255  # greatest length in words that is stored; longer units count as this long
 _KINDS = ".tmx, .xliff, .po, .mo, .tsv, .csv, a folder or zip of such"
 _OWN = (".memory", ".added", ".lock", ".part")
 _TABLES = """
@@ -251,7 +251,7 @@ class TranslationMemory:
         if not files:
             raise UserError(f"memory: name a bilingual file ({_KINDS}).")
         self.files, self.languages = [Path(file) for file in files], tuple[str, ...]()
-        self.parts: list[Index] = []  # of several indexes with the same source, the first one's unit is used
+        self.parts: list[Index] = []  # if several have units with a source, the first one's unit is used
         if source and target:
             self.between(source, target)
 

@@ -17,11 +17,11 @@ from hf_mlnmt.data.bilingual import Unit
 from hf_mlnmt.memory.matching import HOLE, hashes_of, words, words_in
 
 MOST = 50_000  # a lexicon is counted on this many units to twice as many; on all units of a smaller memory
-_NEAR = 0.02  # factor of the distance of two words, each at its place / number of words of its sentence
+_NEAR = 0.02  # weight of the distance between two words, in shares of their sentences' lengths
 
 
 def sampled(units: Iterable[Unit], some: list[tuple[str, str]]) -> Iterator[Unit]:
-    """Yields all units; collects in `some` the texts of every n-th one, in sum MOST to 2 MOST (all of fewer units)."""
+    """Yields all units; collects in `some` the texts of every n-th one: MOST to 2 * MOST pairs, or all of fewer."""
     every = 1
     for number, unit in enumerate(units):
         if number % every == 0:
@@ -32,7 +32,7 @@ def sampled(units: Iterable[Unit], some: list[tuple[str, str]]) -> Iterator[Unit
 
 
 class Lexicon:
-    """Holds Dice's coefficient of each pair of a source's and a target's word; sorted keys: hash << 32 | hash."""
+    """Holds Dice's coefficient of pairs of words; sorted keys: hash of the source's << 32 | hash of the target's."""
 
     def __init__(self, keys: np.ndarray, values: np.ndarray) -> None:
         self.keys, self.values = keys, values

@@ -22,9 +22,7 @@ from hf_mlnmt.data.words import is_unspaced
 
 CONTEXT, EXACT, LEAST = 101, 100, 50
 BANDS = {CONTEXT: "101", EXACT: "100", 95: "95-99", 85: "85-94", 75: "75-84", LEAST: "50-74", 0: "none"}
-BEHIND = (
-    "reads_matches"  # the key in generation_config.json of a model that was trained with matches behind its sources
-)
+BEHIND = "reads_matches"  # the key in generation_config.json of a model that was trained with matches after its sources
 HOLE = "\ue000"  # in a match's translation: instead of what the text does not have
 _SPACED = re.compile(r"\w+|[^\w\s]")
 _SINGLE = re.compile(r"[a-z0-9_]+|[^\s]")
@@ -168,7 +166,7 @@ class Bands:
         return {name: {"segments": self.segments[least], "words": self.words[least]} for least, name in BANDS.items()}
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """Returns the rows of a table: band, segments, words and their share, and the sum."""
+        """Returns the rows of a table, one for each band, the last for all: band, segments, words, share of words."""
         total = max(1, self.words.total())
         rows = [(name, self.segments[least], self.words[least]) for least, name in BANDS.items()]
         rows.append(("all", self.segments.total(), self.words.total()))
