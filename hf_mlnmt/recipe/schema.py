@@ -292,7 +292,7 @@ class Round(Section):
 
 @dataclass
 class Keep(Section):
-    """Text that the model of init_from translates before its training, which is trained on too, to forget less."""
+    """Text that the model of init_from translates at first; these pairs are trained on too, so that it forgets less."""
 
     text: str | list[str] = key(REQUIRED, "Files of one sentence a line, of the source language, relative to --data.")
     share: Annotated[float, Range(0, 0.99, above=True)] = key(0.1, "The share of the batches with this text.")

@@ -175,7 +175,7 @@ SIZES = (
 
 # Fine-tuning: (pairs, epochs, target tokens in a step); a corpus has the first row with more pairs than its own.
 TUNING = ((500, 70, 512), (5_000, 20, 512), (50_000, 8, 2048), (math.inf, 3, 4096))
-RATE, WIDTH = 1e-3, 192  # the learning rate of a model of this width; a wider model has rate * (width / its own) ** 2
+RATE, WIDTH = 1e-3, 192  # the learning rate of a model of this width; a wider one has RATE * (WIDTH / its width) ** 2
 FEW = "results/fine-tuning"
 
 
