@@ -49,7 +49,7 @@ def check_launcher() -> None:
                 f"accelerate launch asks for {name}, which trainings do not have here: every process holds the whole "
                 "model. Launch without it: --processes N, torchrun or accelerate launch --multi_gpu."
             )
-    # On a CPU accelerate launch sets MASTER_ADDR, as for several processes, but starts one, without a rank.
+    # On a CPU accelerate launch sets MASTER_ADDR, as for several processes, but starts only one, which has no rank.
     launched = variable("ACCELERATE_MIXED_PRECISION") and variable("MASTER_ADDR")
     if launched and not any(name.endswith(("WORLD_SIZE", "PMI_SIZE")) for name in os.environ):
         raise UserError(
@@ -75,7 +75,8 @@ class Arguments(Seq2SeqTrainingArguments):
 def higher_is_better(recipe: Recipe) -> bool:
     """Returns whether a larger value of evaluation.best is a better one."""
     told = recipe.evaluation.higher_is_better
-    metric = recipe.evaluation.best.rsplit("_", 1)[-1]  # `best` is METRIC, or of a further development set NAME_METRIC
+    # `best` is METRIC for the first development set, NAME_METRIC for another
+    metric = recipe.evaluation.best.rsplit("_", 1)[-1]
     return metric not in ("loss", "perplexity", "ter") if told is None else told
 
 

@@ -31,7 +31,7 @@ SIGNALS = (*ENDING, signal.SIGINT)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised where a signal, `signum`, ends a run; what was finished is kept."""
+    """Raised when a signal (`signum`) ends a run; checkpoints and other finished work are kept."""
 
     def __init__(self, signum: int, message: str) -> None:
         super().__init__(message)
@@ -235,7 +235,7 @@ class DrawCurves(TrainerCallback):
             self.draw()
 
     def draw(self) -> None:
-        """Draws the curves; a warning says if that fails."""
+        """Draws the curves; if that fails, only warns."""
         try:
             from hf_mlnmt.evaluation.curves import draw
 

@@ -166,7 +166,7 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:
         raise UserError("no checkpoints to average.")
     with ExitStack() as stack:
         readers = [open_weights(Path(path), stack) for path in paths]
-        said = PreTrainedConfig().to_dict()  # default values, which config.json leaves out
+        said = PreTrainedConfig().to_dict()  # default values of a config, which config.json leaves out
         configs = [{**said, **read_part(Path(path), CONFIG)} for path in paths]
         for path, reader, config in zip(paths, readers, configs):
             if different := sorted(readers[0].keys() ^ reader.keys()):

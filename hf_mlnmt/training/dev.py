@@ -21,7 +21,7 @@ Metric = Callable[[Sequence[str], Sequence[str], Sequence[str] | None], dict[str
 
 
 class Alone:
-    """Stands in for the Accelerator where one process measures losses on the CPU, after the group has ended."""
+    """Stands in for the Accelerator where one process measures losses on the CPU, after the other processes ended."""
 
     process_index, num_processes, device = 0, 1, torch.device("cpu")
     autocast = staticmethod(nullcontext)

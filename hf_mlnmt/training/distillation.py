@@ -81,7 +81,8 @@ class Distillation(Translation):
         objective.words, objective.alignment = settings.words, settings.alignment
         objective.tokenizers = given.tokenizers
         if settings.words:
-            with torch.device("cpu"):  # checks before a training call this on the meta device
+            # the checks before a training call this within the meta device, where no teacher can be loaded
+            with torch.device("cpu"):
                 objective.model = _teacher(folders, Member("the student", given.model, given.tokenizers))
         if settings.alignment:
             if type(_attention(given.model)) is not CrossAttention:

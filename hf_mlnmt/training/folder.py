@@ -81,7 +81,7 @@ def allowed_changes(before: Recipe, now: Recipe, place: str) -> Changes:
 
 
 def _is_allowed(key: str, values: tuple[Any, Any], before: Recipe) -> bool:
-    # for another number of processes; run.py checks that steps keep their size
+    # batch.accumulate may change with the number of processes: run.py checks that steps keep their size
     if is_below(key, (*FREE, "batch.accumulate")):
         return True
     if is_below(key, ("budget",)):
@@ -99,8 +99,8 @@ def _short(value: Any) -> str:
 
 RECIPE, MADE_FROM = "recipe.yaml", "made_of.json"
 PAIR = "pair"  # the folder that training/pair.py writes before the run begins
-PRODUCTS = "products.json"  # the library that computes matrix products in this run
-ALPHAS = "alphas.json"  # scales of the inputs of linear layers, with precision.int8
+PRODUCTS = "products.json"  # records which library computes the matrix products of this run
+ALPHAS = "alphas.json"  # with precision.int8: the scales of the linear layers' inputs
 
 
 def check_output(output: Path) -> None:

@@ -46,7 +46,7 @@ ELEMENTS = 1 << 26  # most logits that are computed at once; of several parts th
 
 
 class Asked(NamedTuple):
-    """Tokens to score: of each its row of `Histories`, how many tokens come before it in the row, its id; (asked,)."""
+    """Tokens to score, as tensors (asked,): row of `Histories`, number of tokens before the token there, its id."""
 
     rows: Tensor
     places: Tensor
@@ -54,7 +54,7 @@ class Asked(NamedTuple):
 
 
 class Histories:
-    """Rows of target tokens, each of a sentence; a history that begins another one of its sentence shares its row."""
+    """Rows of target tokens, one for each history (tokens so far) of a sentence that is no prefix of another one."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, ...]] = []

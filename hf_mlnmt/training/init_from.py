@@ -86,7 +86,7 @@ def local_folder(name: str, root: Path, part: str = "init_from") -> Path:
 
     try:
         return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.model", "*.spm", "*.txt"]))
-    except Exception as error:  # no such name, no network, no permission: each an exception of its own
+    except Exception as error:  # no such name, no network, no permission: each raises another exception
         raise UserError(
             f"{part}: {name} is neither a folder nor to be had from the Hub ({first_line(error)}). Give the folder of "
             "a model, such as runs/NAME/average."
@@ -250,7 +250,7 @@ def _check_config(
     ours = json.loads(model.config.to_json_string(use_diff=False))
     other = {"encoder": "decoder_", "decoder": "encoder_"}.get(part)
     both_sides = any("decoder." in name for name in stored)
-    # Two embedding tables can begin as copies of one, but one cannot begin as two, unless `part` has one side alone.
+    # Two embedding tables can begin as copies of one; one table cannot be a copy of two, unless `part` is one side.
     same = bool(theirs.get(SHARED)) or not both_sides or other is not None
     for name in sorted(ours.keys() & theirs.keys() - FREE_FIELDS - ({SHARED} if same else set())):
         if name.endswith("token_id") or (other and name.startswith(other)):

@@ -206,7 +206,7 @@ NO_FUSION = Need(
     "a decoder that works without a source (with information_fusion it reads its auxiliary decoders, which read one)",
     lambda model: not getattr(unwrap(model).config, "information_fusion", False),
 )
-# A model with an encoder or decoder for each language must be told which: no objective on text does that.
+# A model with an encoder or decoder for each language must be told the language, which no objective on text does.
 ONE_FOR_ALL = Need(
     "one encoder and one decoder for all languages", lambda model: not hasattr(unwrap(model).config, "source_languages")
 )
@@ -221,7 +221,7 @@ def rows_of(arrays: Sequence[np.ndarray]) -> Rows:
 
 
 def gathered(examples: Sequence[Example]) -> Examples:
-    """Joins the examples of a batch name by name: arrays to `Rows`; numbers, and the arrays SHOWN, to one array."""
+    """Joins examples by name: the arrays of a name become `Rows`; its numbers, and the arrays of SHOWN, one array."""
     if isinstance(examples, Examples):
         return examples
     columns = {name: [np.asarray(example[name]) for example in examples] for name in examples[0]}
@@ -394,7 +394,8 @@ class EncoderObjective(TextObjective):
     @classmethod
     def of(cls, settings: EncoderSettings, given: Ingredients) -> Self:
         objective, config = super().of(settings, given), given.model.config
-        if isinstance(given.model, EncoderWithProjection):  # its config says whether its projection is tied
+        # the config of such a model says whether its projection is tied
+        if isinstance(given.model, EncoderWithProjection):
             return objective
         objective.tie = settings.tie
         if not settings.tie:

@@ -88,7 +88,7 @@ class TwoFiles:
 
     @property
     def pair_settings(self) -> dict[str, Any]:
-        """Returns the keys beside its files that the corpus `pair` has in the recipe."""
+        """Returns the keys, beside the files, that the training corpus of these pairs has in the recipe."""
         dropped = {"bad_lines": self.bad_lines} if self.bad_lines != "error" else {}
         return dropped | ({"keep_accelerators": True} if self.keep_accelerators else {})
 

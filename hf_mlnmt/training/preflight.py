@@ -243,7 +243,7 @@ def check_memory(recipe: Recipe, parameters: int, processes: int, frozen: int = 
 
     frozen: how many of the parameters have neither gradients nor a state of the optimizer.
     """
-    # 4: an adapter's own weights are few, all others have no gradients
+    # with an adapter 4: its own weights are few, all others have no gradients
     bytes_of_weight = 4 if recipe.adapter else BYTES_OF_WEIGHT[recipe.optimizer.name]
     on_cpu = recipe.arguments.get("use_cpu") is True or not torch.accelerator.is_available()
     of_all = (parameters - frozen) * bytes_of_weight + frozen * 4

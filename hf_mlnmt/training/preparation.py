@@ -80,7 +80,7 @@ SIDES: tuple[TextSide, TextSide] = ("source", "target")
 Spec = CorpusSpec | TextSpec
 Texts = tuple[Spec, list[TextSide]]
 EncodedSet = Corpora | Resegmented | Augmented
-LARGE = 20_000  # items of a corpus from which on the progress of its encoding is shown
+LARGE = 20_000  # corpora of at least this many items show the progress of their encoding
 
 CLASSES: dict[str, type[Objective]] = {
     "translation": Translation,
@@ -223,7 +223,7 @@ class RecipeCorpora:
         return TaskCorpora(name, section, languages, objective, seed, pairs)
 
     def pair_spec(self, fields: dict[str, Any], at: tuple[str, ...], languages: dict[str, str]) -> CorpusSpec:
-        """Makes the spec of a corpus of pairs from its keys `fields` in the recipe; at: where they are.
+        """Makes the spec of a corpus of pairs from its keys `fields` in the recipe; at: the path of these keys.
 
         languages: for a corpus that names none. Raises: UserError for a tag without a token.
         """
@@ -245,7 +245,7 @@ class RecipeCorpora:
     def text_spec(
         self, fields: dict[str, Any], at: tuple[str, ...], languages: dict[str, str], usual: TextSide | None = None
     ) -> TextSpec:
-        """Makes the spec of text of one language from its keys `fields` in the recipe; at: where they are.
+        """Makes the spec of text of one language from its keys `fields` in the recipe; at: the path of these keys.
 
         The side is that of `side`, or of the language, or without both `usual`. UserError if none says the side.
         """

@@ -328,7 +328,7 @@ def build(run: Run, checkpoint: Path | None, accumulate: int) -> Training:
     if model.config.is_encoder_decoder and model.can_generate():  # max_source_tokens: pipelines split longer sources
         generation: Any = model.generation_config
         if recipe.data.placeholders:
-            generation.placeholders = dict(recipe.data.placeholders)  # what `keep` of a pipeline keeps
+            generation.placeholders = dict(recipe.data.placeholders)  # a pipeline's option `keep` reads these
         generation.max_source_tokens = max(int(task.data.source_lengths.max()) for task in tasks)
     check_lengths(preparation, model.config)
     trainer = TranslationTrainer(
@@ -547,7 +547,7 @@ def _described(run: Run, trainer: TranslationTrainer) -> Results:
             "steps": state["global_step"],
             "epochs": round(state["epoch"], 3),
             "seconds": round(meter["seconds"], 1),
-            # The main process's time, for each process: all take as long.
+            # The main process's time times the number of processes, each of which takes as long.
             "cpu_minutes": round(meter["cpu_seconds"] * trainer.args.world_size / 60, 2),
             "target_tokens": meter["tokens"],
             "processes": trainer.args.world_size,

@@ -1,4 +1,4 @@
-"""The recipe of a student: rounds that translate with its teachers, train on the translations, and train on in int8.
+"""The recipe of a student: rounds that translate with its teachers, train on the translations, train further in int8.
 
 References: Kim and Rush 2016, "Sequence-Level Knowledge Distillation"; of the sizes and of int8: Kim et al. 2019, "From
 Research to Production and Back". The objective is in distillation.py, the engines' format in export/firefox.py.

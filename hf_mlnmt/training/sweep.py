@@ -1,4 +1,4 @@
-"""Sweeps: many trainings by one command, planned, run in a queue, continued after an end; their scores as one table.
+"""Sweeps: many trainings by one command, planned, run in a queue, continued after an interruption; a table of scores.
 
 A plan has every recipe with every combination of values and every seed, each with a folder of its own. The queue runs
 several at a time. Whatever ends it, the same call continues: all that a sweep knows is in its folder (docs/sweeps.md).
@@ -62,7 +62,7 @@ def plan(
     settings: Sequence[str] = (),
     systems: Sequence[str] = (),
 ) -> list[Job]:
-    """Plans a run for each recipe, system, combination of values and seed; returns the runs in their order.
+    """Plans a run for each recipe, system, combination of values and seed; returns them in the order of their start.
 
     over: "key.sub=values" of `read_values`, combined all with all. seeds, systems: None or none: the recipe's own.
     settings: "key.sub=value" for all runs. Raises: UserError for a wrong recipe or --over, and for a run given twice.
@@ -122,7 +122,7 @@ def as_yaml(value: Any) -> str:
 
 
 def check_points(jobs: Sequence[Job], data: Path, warn: Callable[[str], None] | None = None) -> None:
-    """Runs the checks before a training for each point, and `warn` with each warning. UserError names the point.
+    """Runs the checks before a training for each combination of values; calls `warn` with warnings. UserError names it.
 
     Without `warn` checks only the recipe and, if its tokenizer is still to be trained, the model.
     """
