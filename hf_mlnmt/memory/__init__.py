@@ -1,2 +1,2 @@
-"""Translation memories beside any model: an index (index.py), matches (matching.py), the words of a match's translation
-that fit a text (lexicon.py), and a search that is steered by them (steering.py)."""
+"""Translation memories for any model: an index (index.py), matches (matching.py), which words of a match's translation
+fit a text (lexicon.py), and a logits processor that steers a search by these words (steering.py)."""

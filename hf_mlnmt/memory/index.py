@@ -1,4 +1,4 @@
-"""A translation memory: units of bilingual files in SQLite, found by their words, and added to while it is used.
+"""A translation memory: an SQLite index of bilingual files; units are found by their words, and can be added any time.
 
 | file beside `project.tmx` | what it holds | when it is written |
 | --- | --- | --- |
@@ -56,12 +56,12 @@ from hf_mlnmt.memory.matching import (
 
 log = logging.getLogger(__name__)
 VERSION = 3
-_FEATURES = 1 << 20  # of words, and as many of pairs
-_BLOCKS = 1 << 12  # of a feature's postings: a key is feature * _BLOCKS + block
+_FEATURES = 1 << 20  # number of features of words; pairs of neighbouring words have as many more
+_BLOCKS = 1 << 12  # most blocks of a feature's postings, each a row with the key feature * _BLOCKS + block
 _AT_ONCE = 3 << 20  # words whose features are sorted together: 48 MiB
-_READ = 50_000  # numbers of units that a look-up reads, unless the rarest feature has more
-_COMPARED = 48  # units whose words are compared
-_LONGEST = 255  # words that are counted of a unit
+_READ = 50_000  # most postings that a look-up reads; those of the rarest feature are always read
+_COMPARED = 48  # most units whose words a look-up compares with the text's
+_LONGEST = 255  # greatest length in words that is stored; longer units count as this long
 _KINDS = ".tmx, .xliff, .po, .mo, .tsv, .csv, a folder or zip of such"
 _OWN = (".memory", ".added", ".lock", ".part")
 _TABLES = """
@@ -78,12 +78,12 @@ _COLUMNS = "source, target, context, changed, place, words"
 
 
 def key_of(*texts: str) -> int:
-    """Returns a key of 64 bits of texts."""
+    """Returns a hash of texts, in this order: a signed integer of 64 bits."""
     return int.from_bytes(blake2b("\0".join(texts).encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def context_of(before: str | None, after: str | None) -> int:
-    """Returns the key of a segment's neighbours, 0 where there are none."""
+    """Returns the hash of the texts before and after a segment; 0 for a segment without both."""
     return key_of(plain(before or ""), plain(after or "")) if before or after else 0
 
 
@@ -110,14 +110,14 @@ def _features_of(found: Sequence[str]) -> list[int]:
 
 
 class Index:
-    """The units of one SQLite file; a thread has a connection of its own. `fixed`: nobody adds to it."""
+    """Reads and writes the units of one SQLite file, each thread by its own connection. `fixed`: only reads them."""
 
     def __init__(self, path: Path, fixed: bool) -> None:
         self.path, self.fixed, self._own = path, fixed, threading.local()
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """Returns the thread's connection; of units that may be added the file is made where there is none."""
+        """Returns this thread's connection; unless `fixed`, makes a missing file, with its tables."""
         if not hasattr(self._own, "connection"):
             address = self.path.resolve().as_uri() + ("?mode=ro&immutable=1" if self.fixed else "?mode=rwc")
             self._own.connection = sqlite3.connect(address, uri=True, timeout=60, isolation_level=None)
@@ -130,20 +130,20 @@ class Index:
 
     @contextmanager
     def changing(self) -> Iterator[sqlite3.Connection]:
-        """Context manager: a change that is on disk when it ends, and none where it fails."""
+        """Runs a block as a transaction: its changes are on disk afterwards; an exception undoes all of them."""
         connection = self.connection
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("BEGIN IMMEDIATE")
-        with connection:  # commits, or rolls back where it fails
+        with connection:  # commits; rolls back after an exception
             yield connection
 
     def about(self, name: str) -> Any:
-        """Returns a value that was noted, or None."""
+        """Returns the value that the table `about` has for a name, or None."""
         row = self.connection.execute("SELECT value FROM about WHERE name = ?", (name,)).fetchone()
         return row and row[0]
 
     def rows(self, where: str, values: Sequence[Any], most: int = 1000) -> list[Any]:
-        """Returns (source, target, context, changed, place, words) of units, the newest first."""
+        """Returns (source, target, context, changed, place, words) of units that `where` selects, newest first."""
         order = f"ORDER BY changed DESC, id DESC LIMIT {most}"
         return self.connection.execute(f"SELECT {_COLUMNS} FROM units WHERE {where} {order}", values).fetchall()
 
@@ -155,7 +155,8 @@ class Index:
             yield key // _BLOCKS, value
 
     def near(self, found: Sequence[str]) -> list[Any]:
-        """Returns the rows of the units that share most with the words of a text, of lengths that LEAST allows."""
+        """Returns the rows of the units that share most features with the words `found` of a text; rare features count
+        more; leaves out units whose length alone makes a similarity of LEAST percent impossible."""
         number = self.connection.execute("SELECT max(id) FROM units").fetchone()[0]
         if not found or not number:
             return []
@@ -173,13 +174,14 @@ class Index:
         scores, all_units = self._own.scores, [np.zeros(0, np.uint32)]
         for feature, data in self._postings("units", weights):
             units = np.frombuffer(data, np.uint32)
-            units = units if self.fixed else units[units <= number]  # another process may add more meanwhile
+            # another process may have added units since `number` was read
+            units = units if self.fixed else units[units <= number]
             scores[units] += weights[feature]
             all_units.append(units)
         units = np.concatenate(all_units)
         places = np.arange(len(units), dtype=np.int32)
         self._own.marks[units] = places
-        units = units[self._own.marks[units] == places]  # each once
+        units = units[self._own.marks[units] == places]  # each unit once
         lengths, own = self._own.lengths[units], min(_LONGEST, len(found))
         rated = scores[units] / np.maximum(lengths, own)
         scores[units] = 0
@@ -231,30 +233,31 @@ def _write(connection: sqlite3.Connection, units: Iterable[Unit]) -> int:
 
 
 class TranslationMemory:
-    """Translations of one or several bilingual files; what is added is used at once, and is there the next time.
+    """Looks up translations in one or several bilingual files. Added units are found at once, and kept on disk.
 
     >>> memory = TranslationMemory("project.tmx", source="en", target="de")
     >>> memory.add("Save all files", "Alle Dateien sichern")
     >>> memory.matches("Save the files")[0].percent
     66
 
-    Of units with the same source the newest counts: what was added, then what changed last, then what stands last.
+    Of units with the same source the newest is used: one that was added, else the one that was changed last, else the
+    one that stands last.
 
     Raises: UserError for a file that cannot be read, or without a unit in the two languages.
     """
 
     def __init__(self, *files: str | Path, source: str | None = None, target: str | None = None) -> None:
-        """Takes the files, and the codes of both languages; without these a pipeline says them (`between`)."""
+        """Stores the files; opens them for the two languages if both are given, else `between` does it later."""
         if not files:
             raise UserError(f"memory: name a bilingual file ({_KINDS}).")
         self.files, self.languages = [Path(file) for file in files], tuple[str, ...]()
-        self.parts: list[Index] = []  # the first counts most
+        self.parts: list[Index] = []  # if several have units with a source, the first one's unit is used
         if source and target:
             self.between(source, target)
 
     def between(self, source: str | None, target: str | None) -> Self:
-        """Opens the memory for two languages if it is not open yet, and returns it; they are those that a file of it
-        names, unless told. Raises: UserError without them."""
+        """Opens the memory for two languages, unless it is open already, and returns it. A language that is None is
+        read from the first file that names its languages. Raises: UserError where no file does, or one is missing."""
         if self.parts:
             return self
         if not (source and target):
@@ -336,9 +339,10 @@ class TranslationMemory:
         return sum(part.connection.execute("SELECT count(*) FROM units").fetchone()[0] for part in self.parts)
 
     def add(self, source: str, target: str, before: str | None = None, after: str | None = None) -> None:
-        """Adds a unit, or gives one a new target: it is on disk when this returns, and the newest from now on.
+        """Adds a unit; one that was added with the same source and neighbours gets the new target. The unit is on disk
+        when this returns, and is used before all others with its source.
 
-        before, after: the source's neighbours. Raises: UserError for an empty text, or where nothing can be written.
+        before, after: the source's neighbours. Raises: UserError for an empty text, or a file that cannot be written.
         """
         for name, text in (("source", source), ("target", target)):
             if not isinstance(text, str) or not text.strip():
@@ -357,11 +361,11 @@ class TranslationMemory:
     def matches(
         self, text: str, before: str | None = None, after: str | None = None, most: int = 5, others: bool = False
     ) -> list[Match]:
-        """Returns the units that are most like a text, the best first, LEAST percent or more; where a translation can
-        be put in as it is, those alone.
+        """Returns the `most` best matches of a text, the best first: units whose source is the text, or differs in
+        numbers, addresses, tags and placeholders alone; if there are none, units of LEAST percent or more.
 
-        before, after: the text's neighbours, by which a context match is told. others: units of the text itself are
-        left out, and so is what could be put in.
+        before, after: the text's neighbours; a unit with the same ones is a context match. others: leaves out units
+        whose source is the text, and gives all others 99 percent at most.
         """
         self.between(None, None)
         if not (asked := plain(text)):
@@ -369,7 +373,7 @@ class TranslationMemory:
         bare, context, found, matches = skeleton(asked), context_of(before, after), words(asked), dict[str, Match]()
         for part in () if others else self.parts:
             same = part.rows("exact = ?", (key_of(asked),))
-            same = sorted(same, key=lambda row: row[2] != context)  # a context match first
+            same = sorted(same, key=lambda row: row[2] != context)  # units with the same neighbours first
             for row in [*same, *(part.rows("skeleton = ?", (key_of(bare),), 20) if bare != asked else ())]:
                 source, exact = row[0], CONTEXT if row[2] == context != 0 else EXACT
                 text, done = (row[1], True) if source == asked else fitted(source, row[1], asked)
@@ -380,7 +384,7 @@ class TranslationMemory:
                 near = Levenshtein.normalized_similarity(found, row[5].split(), score_cutoff=LEAST / 100)
                 if near * 100 >= LEAST and row[0] not in matches and not (others and row[0] == asked):
                     matches[row[0]] = Match(min(99, math.floor(100 * near + 1e-9)), "", row[0], row[1], row[4])
-        chosen = dict[str, Match]()  # one of each translation
+        chosen = dict[str, Match]()  # translation -> its best match
         for match in sorted(matches.values(), key=lambda match: -match.percent):
             chosen.setdefault(match.text or match.target, match)
         return [self._fitted(match, asked, found) for match in islice(chosen.values(), most)]
@@ -394,14 +398,14 @@ class TranslationMemory:
 
     @cached_property
     def lexicon(self) -> Lexicon:
-        """Returns which words go together in the largest of the files."""
+        """Returns the largest of the files' lexicons: which words of a source and a target translate each other."""
         found = [part.about("lexicon") for part in self.parts if part.fixed]
         return Lexicon.read(max(found, key=len))
 
 
 @dataclass(frozen=True)
 class MatchesBehind:
-    """Finds for pairs of a training corpus the translation of the text in a memory that is most like the source.
+    """Finds for each pair of a training corpus the translation of the most similar other source in a memory.
 
     A share `none` of the pairs gets no match, and a share `other` the match of the pair before, so that a model learns
     to translate without a match and beside a bad one. Which pairs these are follows from their texts.
@@ -414,7 +418,7 @@ class MatchesBehind:
     other: float = 0.0
 
     def __call__(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
-        """Returns a translation for each pair of texts, "" where there is none."""
+        """Returns a translation for each pair of texts, "" for a pair without a match."""
         found = [self.memory.matches(source, most=1, others=True) for source, _ in pairs]
         texts, draws = (
             [match[0].target if match else "" for match in found],

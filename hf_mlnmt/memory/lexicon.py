@@ -1,4 +1,4 @@
-"""Tells which words of a match's translation stand for words that the text has too, by counts in the memory itself.
+"""Finds which words of a match's translation translate words that the text has too, by counts of words in the memory.
 
 A word of a translation belongs to the word of the source with which it is in the same units most often: by Dice's
 coefficient, 2 n(both) / (n(one) + n(other)), counted in up to 50,000 to 100,000 units of the memory. A word that is the
@@ -16,12 +16,12 @@ from rapidfuzz.distance import Levenshtein
 from hf_mlnmt.data.bilingual import Unit
 from hf_mlnmt.memory.matching import HOLE, hashes_of, words, words_in
 
-MOST = 50_000  # units; up to twice as many are counted
-_NEAR = 0.02  # weight of the place in the sentence
+MOST = 50_000  # a lexicon is counted on this many units to twice as many; on all units of a smaller memory
+_NEAR = 0.02  # weight of the distance between two words, in shares of their sentences' lengths
 
 
 def sampled(units: Iterable[Unit], some: list[tuple[str, str]]) -> Iterator[Unit]:
-    """Yields all units, and puts the texts of MOST or more that are spread over them into `some`."""
+    """Yields all units; collects in `some` the texts of every n-th one: MOST to 2 * MOST pairs, or all of fewer."""
     every = 1
     for number, unit in enumerate(units):
         if number % every == 0:
@@ -32,14 +32,14 @@ def sampled(units: Iterable[Unit], some: list[tuple[str, str]]) -> Iterator[Unit
 
 
 class Lexicon:
-    """Dice's coefficients of pairs of words; keys are hash of the source's << 32 | hash of the target's, sorted."""
+    """Holds Dice's coefficient of pairs of words; sorted keys: hash of the source's << 32 | hash of the target's."""
 
     def __init__(self, keys: np.ndarray, values: np.ndarray) -> None:
         self.keys, self.values = keys, values
 
     @classmethod
     def of(cls, units: Iterable[tuple[str, str]]) -> Lexicon:
-        """Counts words in units."""
+        """Computes the coefficients of all pairs of words that are together in at least two of these units."""
         pairs, sides = list[np.ndarray](), (list[np.ndarray](), list[np.ndarray]())
         for unit in units:
             one, two = (np.unique(hashes_of(words(text)[:100])).astype(np.uint64) for text in unit)
@@ -60,7 +60,7 @@ class Lexicon:
 
     @classmethod
     def read(cls, data: bytes) -> Lexicon:
-        """Reads what `write` returned."""
+        """Makes a lexicon of the bytes that `write` returned."""
         number = len(data) // 12
         return cls(np.frombuffer(data, np.uint64, number), np.frombuffer(data, np.float32, number, 8 * number))
 
@@ -69,7 +69,8 @@ class Lexicon:
         return self.keys.tobytes() + self.values.tobytes()
 
     def fitting(self, asked: Sequence[str], source: str, target: str) -> str:
-        """Returns the translation of a similar source, with HOLE for words that stand for others than those `asked`."""
+        """Returns `target`, the translation of a similar `source`, with HOLE instead of each word that translates a
+        word of `source` which the text does not have; `asked`: the words of the text."""
         own, places = words(source), words_in(target)
         if not own or not places or len(own) * len(places) > 10_000:
             return target

@@ -1,4 +1,4 @@
-"""Matches of a text in a translation memory: how near they are, what of their translations fits, and bands of them.
+"""Matches of a text in a translation memory: their percentages, their translations fitted to the text, their bands.
 
 A match's percentage is the similarity of the words of two sources, 100 x (1 - edits / words of the longer one), as
 tools for translators count it: an edit inserts, deletes or replaces a word or a sign, capitals count like small
@@ -22,20 +22,19 @@ from hf_mlnmt.data.words import is_unspaced
 
 CONTEXT, EXACT, LEAST = 101, 100, 50
 BANDS = {CONTEXT: "101", EXACT: "100", 95: "95-99", 85: "85-94", 75: "75-84", LEAST: "50-74", 0: "none"}
-BEHIND = (
-    "reads_matches"  # the key in generation_config.json of a model that was trained with matches behind its sources
-)
-HOLE = "\ue000"  # stands in a translation for a part of the match that the text has not
+BEHIND = "reads_matches"  # the key in generation_config.json of a model that was trained with matches after its sources
+HOLE = "\ue000"  # in a match's translation: instead of what the text does not have
 _SPACED = re.compile(r"\w+|[^\w\s]")
 _SINGLE = re.compile(r"[a-z0-9_]+|[^\s]")
 _KINDS = ("url", "email", "tag", "placeholder", "number")
-_MAY_HAVE = re.compile(r"[\d%${<@:!]|www\.")  # a part: it is asked first, for this is fast
+# a text without any of these has no part; _PARTS is slower and is tried only afterwards
+_MAY_HAVE = re.compile(r"[\d%${<@:!]|www\.")
 _PARTS = re.compile("|".join(f"(?P<{kind}>{PATTERNS[kind]})" for kind in _KINDS), re.VERBOSE | re.ASCII)
 
 
 class Match(NamedTuple):
-    """A unit of a memory that is like a text. `text`: its translation, in which parts of the text are put, and `HOLE`
-    where the match has others; `place` says where it stands."""
+    """A unit of a memory whose source is similar to a text. `text`: the unit's translation with the text's numbers and
+    placeholders put in, and HOLE instead of what the text does not have; `place`: the unit's file and number."""
 
     percent: int
     text: str
@@ -50,13 +49,13 @@ class Match(NamedTuple):
 
     @property
     def reward(self) -> float:
-        """Returns what an n-gram of the translation is worth: the similarity's cube, for half of a text's words tell
-        less than half of its translation."""
+        """Returns the reward of an n-gram of this match's translation: the similarity (at most 1) cubed, because a
+        match with half of a text's words has less than half of its translation."""
         return (min(self.percent, EXACT) / 100) ** 3
 
 
 class Part(NamedTuple):
-    """A number, address, tag or placeholder, and where it stands."""
+    """A number, address, tag or placeholder of a text, at characters `start` to `end`, the latter excluded."""
 
     kind: str
     text: str
@@ -64,19 +63,19 @@ class Part(NamedTuple):
     end: int
 
     def same(self, other: Part) -> bool:
-        """Returns whether another part is the same, but for the marks inside of a number."""
+        """Returns whether two parts are equal: two numbers by their digits, all others by kind and text."""
         if self.kind == other.kind == "number":
             return re.sub(r"\D", "", self.text) == re.sub(r"\D", "", other.text)
         return self[:2] == other[:2]
 
 
 def plain(text: str) -> str:
-    """Returns a text with single spaces, and marks joined with their characters (NFC)."""
+    """Returns a text in Unicode's form NFC, with one space between words and none around the text."""
     return unicodedata.normalize("NFC", " ".join(text.split()))
 
 
 def words(text: str) -> list[str]:
-    """Returns the words and signs that are compared, of scripts without spaces the characters."""
+    """Returns the words and signs of a text in lower case; of scripts without spaces, the single characters."""
     text = text.casefold()
     return (_SINGLE if not text.isascii() and is_unspaced(text) else _SPACED).findall(text)
 
@@ -87,7 +86,7 @@ def hashes_of(found: Sequence[str]) -> np.ndarray:
 
 
 def words_in(text: str) -> list[tuple[int, int]]:
-    """Returns the places of the words and signs of a text; parts that are holes are none."""
+    """Returns (start, end) of each word and sign of a text, without HOLE; of scripts without spaces, each character."""
     found = (_SINGLE if not text.isascii() and is_unspaced(text) else _SPACED).finditer(text)
     return [match.span() for match in found if match[0] != HOLE]
 
@@ -99,7 +98,7 @@ def parts_of(text: str) -> list[Part]:
 
 
 def skeleton(text: str) -> str:
-    """Returns a text whose numbers, addresses, tags and placeholders are marks of their kind."""
+    """Returns a text with each number, address, tag and placeholder replaced by a mark of its kind."""
     return _PARTS.sub(lambda match: f"\0{match.lastgroup}", text) if _MAY_HAVE.search(text) else text
 
 
@@ -158,7 +157,7 @@ class Bands:
         self.segments, self.words = Counter[int](), Counter[int]()
 
     def add(self, text: str, percent: int) -> None:
-        """Counts a segment."""
+        """Counts a segment and its words in the band of its best match's percentage."""
         self.segments[band(percent)] += 1
         self.words[band(percent)] += len(text.split())
 
@@ -167,7 +166,7 @@ class Bands:
         return {name: {"segments": self.segments[least], "words": self.words[least]} for least, name in BANDS.items()}
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """Returns the rows of a table: band, segments, words and their share, and the sum."""
+        """Returns the rows of a table, one for each band, the last for all: band, segments, words, share of words."""
         total = max(1, self.words.total())
         rows = [(name, self.segments[least], self.words[least]) for least, name in BANDS.items()]
         rows.append(("all", self.segments.total(), self.words.total()))
@@ -175,5 +174,5 @@ class Bands:
 
 
 def holes(text: str) -> list[str]:
-    """Returns the parts of a fitted translation between its holes."""
+    """Returns the texts between the HOLEs of a fitted translation, without blank ones."""
     return [part for part in text.split(HOLE) if part.strip()]

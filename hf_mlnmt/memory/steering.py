@@ -1,4 +1,4 @@
-"""A search that is steered by the translations of similar texts: their n-grams of 1 to 4 subwords are rewarded.
+"""Steers a search by the translations of similar texts: rewards hypotheses with their n-grams of 1 to 4 subwords.
 
 A token gets reward x weight added to its log-probability for each n-gram of a translation that it completes, of several
 matches the best one's. Where a hypothesis stands follows from its last three tokens: they are looked up in one sorted
@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-LONGEST = 4  # subwords of an n-gram
-_NONE = np.iinfo(np.int64).max  # the last key, which no hypothesis has
+LONGEST = 4  # most subwords of an n-gram
+_NONE = np.iinfo(np.int64).max  # the greatest key of the table: it has no tokens, and no hypothesis has this key
 Pieces = Sequence[
     tuple[Sequence[int], float]
 ]  # tokens that follow each other in a match's translation, and their reward
@@ -32,8 +32,8 @@ class Steering(LogitsProcessor):
 
     Args:
         sentences: the pieces of each sentence; an end token may be the last of a piece.
-        weight: what an n-gram of an exact match would get.
-        ends: end tokens, which count behind others alone.
+        weight: added to the log-probability for an n-gram of an exact match.
+        ends: end tokens, which are rewarded only at the end of longer n-grams.
     """
 
     def __init__(self, sentences: Sequence[Pieces], weight: float, ends: Sequence[int] = ()) -> None:
@@ -41,10 +41,12 @@ class Steering(LogitsProcessor):
         lengths = np.array([len(ids) for _, ids, _ in flat], np.int64)
         tokens = np.array([token for _, ids, _ in flat for token in ids], np.int64)
         row_of, rewards = (np.repeat(np.array([one[k] for one in flat], t), lengths) for k, t in ((0, int), (2, float)))
-        places = np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths, lengths)  # in their pieces
+        # index of each token in its piece
+        places = np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         known, numbers = np.unique(tokens, return_inverse=True)
         self.base = len(known) + 1
-        self.numbers = torch.zeros(int(known.max(initial=0)) + 2, dtype=torch.long)  # of tokens; 0: in no match
+        # token -> its number among the matches' tokens, from 1; 0 for all others
+        self.numbers = torch.zeros(int(known.max(initial=0)) + 2, dtype=torch.long)
         self.numbers[torch.from_numpy(known)] = torch.arange(1, len(known) + 1)
         pieces = np.repeat(np.arange(len(flat)), lengths)
         said, times = np.unique(row_of * self.base + numbers, return_inverse=True)
@@ -75,17 +77,17 @@ class Steering(LogitsProcessor):
             self.following, self.first = (
                 [part.to(scores.device) for part in table] for table in (self.following, self.first)
             )
-        so_far = self.numbers[input_ids.clamp(max=len(self.numbers) - 1)]  # (rows, length)
+        so_far = self.numbers[input_ids.clamp(max=len(self.numbers) - 1)]  # numbers of the tokens: (rows, length)
         last = so_far[:, 1 - LONGEST :]
         keys, power, behind = [], self.base ** (LONGEST - 1), torch.zeros_like(self.rows)
         for size in range(1, last.shape[1] + 1):
             behind = behind + last[:, -size] * self.base ** (size - 1)
             keys.append((self.rows * LONGEST + size) * power + behind)
-        asked = torch.stack(keys, 1)  # (rows, up to 3)
+        asked = torch.stack(keys, 1)  # keys of the last 1, 2 and 3 tokens: (rows, up to 3)
         places = torch.searchsorted(self.keys, asked)
         places = torch.where(self.keys[places] == asked, places, len(self.keys) - 1)
         tokens, numbers, rewards, limits = (
-            torch.cat([first[self.rows], following[places].flatten(1)], 1)  # (rows, rewarded)
+            torch.cat([first[self.rows], following[places].flatten(1)], 1)  # (rows, tokens to reward)
             for first, following in zip(self.first, self.following)
         )
         counts = so_far.new_zeros(len(so_far), self.base).scatter_add_(1, so_far, torch.ones_like(so_far))
@@ -93,7 +95,7 @@ class Steering(LogitsProcessor):
         return scores.scatter_add_(1, tokens, rewards.to(scores.dtype))
 
     def keep_rows(self, rows: Tensor) -> None:
-        """Keeps these rows alone: sentences that have ended leave the search."""
+        """Removes the state of all rows but these; the search calls this when it drops finished sentences."""
         self.rows = self.rows[rows]
 
 

@@ -25,7 +25,8 @@ from hf_mlnmt.recipe.schema import (
 
 def check_recipe(recipe: Recipe) -> None:
     """Checks all values and rules between keys. Raises: UserError naming the key, for what cannot be trained."""
-    build(Recipe, recipe.to_dict(), str(recipe.path))  # again, since Python may have changed what was read
+    # checks each value again, since Python code may have changed the recipe after it was read
+    build(Recipe, recipe.to_dict(), str(recipe.path))
     for name, section in (recipe.tasks or {}).items():
         read_objective(section.objective, str(recipe.path), ("tasks", name, "objective"))
     read_objective(recipe.objective, str(recipe.path), ("objective",))

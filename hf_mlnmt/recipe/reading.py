@@ -60,7 +60,7 @@ def read_content(
 
 
 def recipe_of(content: dict[str, Any], path: Path, lines: Lines | None = None) -> Recipe:
-    """Builds and checks the recipe of a YAML's content. path: of the recipe, for messages and to find its records."""
+    """Builds and checks a recipe from the content of its YAML. path: its file, for messages and to find its records."""
     recipe = build(Recipe, content, str(_file_of(path)), lines=lines)
     recipe.path = path
     expand(recipe)
@@ -100,7 +100,7 @@ def find_recipe(name: str | Path, system: str | None = None) -> tuple[Path, list
     """Returns the recipe of `hf-mlnmt train <name> --system <system>`, and the settings that it is read with.
 
     name: a recipe's file, a folder with a base.yaml, or one of this project's setups. system: the setup's own recipe or
-    variant of that name where there is one, else a system of the zoo.
+    variant of that name where there is one, else a system of the zoo. Raises: UserError for unknown names.
     """
     path = next((place for place in (Path(name), Path(name) / BASE) if is_recipe(place)), None) or project_recipe(name)
     if path is None:
@@ -184,7 +184,7 @@ _Loader.add_implicit_resolver(_BOOL, re.compile("(?:[Tt]rue|TRUE|[Ff]alse|FALSE)
 def parse_yaml(text: str) -> Any:
     """Parses YAML as recipes are read (see _Loader). Raises: yaml.YAMLError, ValueError, RecursionError."""
     content = yaml.load(text, Loader=_Loader)
-    json.dumps(content, default=str, skipkeys=True)  # ValueError for an alias that holds itself
+    json.dumps(content, default=str, skipkeys=True)  # raises ValueError for an alias that contains itself
     return content
 
 
@@ -205,7 +205,8 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise UserError(f"{path}{line}: not valid YAML ({getattr(error, 'problem', error)}).") from error
-    except (ValueError, RecursionError) as error:  # a date that does not exist; thousands of nested sections
+    # ValueError: a date that does not exist; RecursionError: thousands of nested sections
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not valid YAML ({error}). Mend the file.") from error
     if not isinstance(content, dict) or not isinstance(tree, yaml.MappingNode):
         what = "nothing" if content is None else "something else"
@@ -227,7 +228,7 @@ def _lines(node: yaml.MappingNode, path: Path, outer: tuple[str, ...] = ()) -> L
 
 # extends
 
-# Keys replaced as a whole: two corpora merged would be neither, with files of the one and data set of the other.
+# Keys replaced as a whole: two merged corpora would mix the files of the one with the data set of the other.
 CORPORA = {("data", "train"), ("data", "dev"), ("data", "test"), ("objective",)}
 OF_TASKS = ("data", "dev", "objective")  # keys of a task that are replaced as a whole
 OTHER_MODELS = {"fuse", "add_to", "record"}  # a model with one of these keys is replaced as a whole
@@ -235,7 +236,10 @@ CLEARED = {("model",), ("model", "settings")}  # keys that null removes
 
 
 def load(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Lines]:
-    """Returns a recipe's content merged over that of the recipe it extends, and the lines of the recipe's own keys."""
+    """Returns a recipe's content merged over that of the recipe it extends, and the lines of the recipe's own keys.
+
+    above: the recipes that extend this one. Raises: UserError for a circle, and for another toolkit's configuration.
+    """
     content, lines = _load_alone(path)
     for toolkit, keys in TOOLKITS.items():
         if len(found := sorted(keys & content.keys())) > 1:
@@ -250,7 +254,8 @@ def load(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Line
     if base.resolve() in chain:
         raise UserError(f"{where}: {named} extends this recipe in turn. Let one of them hold all keys.")
     below, base_lines = load(base, chain)
-    build(Recipe, below, str(_file_of(base)), lines=base_lines)  # checked by itself: its errors name its own lines
+    # checks the extended recipe by itself, so that errors name the lines of its file
+    build(Recipe, below, str(_file_of(base)), lines=base_lines)
     return lay_over(below, content, str(file), lines=lines), lines
 
 
@@ -276,9 +281,10 @@ def lay_over(
     at: tuple[str, ...] = (),
     lines: Lines | None = None,
 ) -> dict[str, Any]:
-    """Returns `below` merged with `content`, whose values hold where both have a key, as one recipe extends another.
+    """Returns `below` merged with `content`, whose values replace those of `below`, as one recipe extends another.
 
-    file, of, lines: for messages: the file of `content`, the keys that lead to it, the line of each key.
+    file, of, lines: for messages: the file of `content`, the keys that lead to it, the line of each key. Raises:
+        UserError for an empty section, which would change nothing.
     """
     merged = dict(below)
     for key, value in content.items():
@@ -307,7 +313,7 @@ def turn_round(content: dict[str, Any]) -> None:
     """Carries out the key `reverse` of a recipe's content in place: the content then describes the other direction.
 
     Languages and text processing change sides, every corpus of pairs is read the other way round, and text that names
-    a side gets the other one. Values of wrong types are left for `build` to refuse.
+    a side gets the other one. Values of wrong types are left for `build` to refuse. UserError beside `directions`.
     """
     if truth(content.get(REVERSE)) is not True:
         return
@@ -389,7 +395,7 @@ def expand(recipe: Recipe) -> None:
 
 
 def trained_pairs(directions: Directions, where: str) -> list[tuple[str, str]]:
-    """Returns the (source, target) pairs of languages that are trained."""
+    """Returns the (source, target) pairs of languages that are trained. UserError for unknown languages, or no pair."""
     every = list(itertools.permutations(directions.between, 2))
     kind = directions.pairs
     if isinstance(kind, list):

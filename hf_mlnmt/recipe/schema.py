@@ -32,7 +32,7 @@ ScheduleName = Literal["cosine", "inverse_sqrt", "linear", "newbob", "constant"]
 FILE_NAME = re.compile(r"\w[\w.+-]{0,99}")
 TASK_NAME = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
 LANGUAGE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*")
-# With an owner alone: a name without one, such as "data", may be that of a local folder.
+# Only names with an owner: a name without an owner, such as "data", may be that of a local folder.
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 MAIN_DEV = "dev"  # the name of the development set data.dev
 TASK_KEY = re.compile(f"(?!{MAIN_DEV}$){TASK_NAME.pattern}")
@@ -70,11 +70,11 @@ def _placeholders(placeholders: dict[str, str]) -> dict[str, str]:
 
 
 def truth(value: Any) -> Any:
-    """Returns true for yes and on, false for no and off, which are read as text (no is a language); else the value."""
+    """Returns True for "yes" and "on", False for "no" and "off", which YAML is read with as text; else the value."""
     return {"yes": True, "on": True, "no": False, "off": False}.get(str(value).lower(), value)
 
 
-# Ranges of numbers in sections whose keys are not listed here.
+# Ranges of some fields of model configs (model.settings) and of `arguments`, whose fields are not listed here.
 SIZES = {name: Range(0, 1000, above=True) for name in ("encoder_layers", "decoder_layers")}
 SIZES |= {name: Range(0, 10**6, above=True) for name in ("encoder_ffn_dim", "decoder_ffn_dim")}
 SIZES |= {"d_model": Range(0, 65_536, above=True), "max_position_embeddings": Range(0, 10**6, above=True)}
@@ -113,7 +113,7 @@ TestName = Annotated[str, _matches(FILE_NAME, "a name that files can have: up to
 TaskName = Annotated[
     str, _matches(TASK_KEY, "a task's name: letters, digits, single '-', and not 'dev', which is data.dev")
 ]
-# A corpus of pairs, or for objectives that read text a corpus of text.
+# A corpus of pairs or, for an objective that reads text, of text of one language.
 Corpus = Annotated[dict[str, Any], _keys_of("hf_mlnmt.data.corpus:CorpusSpec", "hf_mlnmt.data.corpus:TextSpec")]
 Corpora = Annotated[list[Corpus], Field(min_length=1)]
 Filter = Annotated[dict[str, Any], _keys_of("hf_mlnmt.data.filters:PairFilter")]
@@ -163,7 +163,7 @@ LICENCES = frozenset(_LICENCES.split())
 
 @dataclass
 class Languages(Section):
-    """Codes of two letters, or a pretrained model's own, as eng_Latn. Corpora may name others."""
+    """The languages: codes of two letters, or a pretrained model's own, as eng_Latn. A corpus may name others."""
 
     source: Language = key(REQUIRED, "Code of the language that is translated from.")
     target: Language = key(REQUIRED, "Code of the language that is translated into.")
@@ -238,7 +238,7 @@ class TaskSection(Section):
 
 @dataclass
 class Fuse(Section):
-    """A fused model (modeling/fusion.py) of finished ones: folders, relative to --data or not, or Hub names."""
+    """A model fused of finished models (modeling/fusion.py): folders, relative to --data or not, or Hub names."""
 
     translation: Models = key(REQUIRED, "The translation model, or several.")
     language_model: Models = key(REQUIRED, "The language model, or several.")
@@ -262,8 +262,8 @@ class Model(Section):
     system: str | None = key(None, "A system of the zoo, with shape; or one's own, package.module:NameConfig.")
     shape: str = key("base", "The sizes of the system: tiny, small, base ...")
     settings: ModelSettings = key({}, "Fields of the model's config that replace those of the record or shape.")
-    fuse: Fuse | None = key(None, "Instead of all these: a fused model, which is trained further.")
-    add_to: str | None = key(None, "Instead: a model of many languages, to which the tasks' new ones are added.")
+    fuse: Fuse | None = key(None, "Instead of system: a fused model, which is trained further.")
+    add_to: str | None = key(None, "Instead of system: a model of many languages; new languages of tasks are added.")
 
 
 @dataclass
@@ -275,27 +275,27 @@ class TranslationSection(Section):
     method: str | Method = key("beam", "The method: a name, or {name: ..., option: ...}.")
     forward: bool = key(False, "The text is the source side, not the target side.")
     tag: str | None = key(None, "A token that is put before every synthetic source, such as `<bt>`.")
-    settings: dict[str, Any] = key({}, "How much, and what is dropped: limit, drop, max_ratio, references, reverse ...")
+    settings: dict[str, Any] = key({}, "How much is translated, what is dropped: limit, drop, references, reverse ...")
 
 
 @dataclass
 class Round(Section):
-    """A training of several that build on one another (training/rounds.py)."""
+    """One of several trainings that use models of earlier ones (training/rounds.py)."""
 
     reverse: bool = key(False, "Train in the other direction than the recipe's.")
     translate: TranslationSection | None = key(None, "What is translated for this round.")
     ratio: Positive | None = key(None, "Synthetic pairs for each pair of data.train.")
-    alone: bool = key(False, "Train on what is translated alone, as a student on what its teacher writes.")
+    alone: bool = key(False, "Train only on the translations, without data.train, as a student of its teacher's.")
     after: str | None = key(None, "Train an earlier round's model further, on what was translated for it.")
     recipe: Changes | None = key(None, "Keys of the recipe that are different in this round.")
 
 
 @dataclass
 class Keep(Section):
-    """Text that the model of init_from translates before it is trained on, so that it forgets less."""
+    """Text that the model of init_from translates at first; these pairs are trained on too, so that it forgets less."""
 
     text: str | list[str] = key(REQUIRED, "Files of one sentence a line, of the source language, relative to --data.")
-    share: Annotated[float, Range(0, 0.99, above=True)] = key(0.1, "Its share of the batches.")
+    share: Annotated[float, Range(0, 0.99, above=True)] = key(0.1, "The share of the batches with this text.")
     languages: Languages | None = key(None, "The direction that is kept; unless told, the recipe's.")
     limit: Annotated[int, Range(1, 10**9)] | None = key(None, "So many lines are translated; unless told, all.")
 
@@ -324,7 +324,7 @@ class Tokenizer(Section):
     joint: bool = key(True, "One vocabulary for both sides; false: one a side, or a language in a model of many.")
     byte_fallback: bool = key(True, "Characters never seen become bytes; false: they become `<unk>`.")
     alphabet_limit: Million | None = key(
-        None, "Most characters that are entries; unless told all, with byte_fallback in an eighth of the vocabulary."
+        None, "Most characters in the vocabulary; unless told, all, or with byte_fallback an eighth of vocab_size."
     )
     keep: list[str] = key([], "Text that is never cut, as `{name}` or `<url>`; `digits`: each digit is a piece.")
     mask: bool = key(False, "Add `<mask>` to the tokenizer of path where it lacks it; those trained here have it.")
@@ -368,8 +368,8 @@ class LearningRate(Section):
     name: ScheduleName = key("cosine", "The schedule after the warm-up.")
     warmup: Annotated[int, Range(0, 10**9)] = key(4000, "Steps in which the rate rises in a straight line.")
     floor: Annotated[float, Range(0, 1)] = key(0.0, "The factor never falls below this after the warm-up.")
-    factor: Factor = key(0.8, "newbob: what the rate is multiplied by.")
-    patience: Count = key(2, "newbob: after so many evaluations without a better dev loss.")
+    factor: Factor = key(0.8, "newbob: multiplies the rate when the dev loss stops falling.")
+    patience: Count = key(2, "newbob: evaluations without a better dev loss before the rate is multiplied.")
     threshold: Share = key(0.0, "newbob: a dev loss is better when it is below best * (1 - threshold).")
     restarts: Annotated[int, Range(0, 1000)] = key(0, "cosine and linear: short cycles at the end, to be averaged.")
     restart_steps: Annotated[int, Range(0, 10**9)] = key(0, "Steps of each of these cycles.")
@@ -383,7 +383,8 @@ class LearningRate(Section):
             )
 
     def ends(self, total: int) -> list[int]:
-        """Returns the steps after which the cycles of `restarts` end; none without. UserError where they do not fit."""
+        """Returns the steps after which the training before the cycles of `restarts`, and each cycle, end; [] without
+        cycles. UserError if the cycles are too long for `total` steps."""
         if not self.restarts:
             return []
         first = total - self.restarts * self.restart_steps
@@ -494,12 +495,13 @@ class Recipe(Section):
     evaluation: Evaluation = key(Evaluation, "Evaluations on the development sets.")
     checkpoints: Checkpoints = key(Checkpoints, "Which checkpoints are kept and averaged.")
     decoding: Decoding = key(Decoding, "How the finished model decodes.")
-    precision: Precision = key(Precision, "What the steps compute in.")
+    precision: Precision = key(Precision, "The number formats of the steps.")
     logging: Logging = key(Logging, "What is logged where.")
     arguments: Arguments = key({}, "Any other field of Seq2SeqTrainingArguments.")
-    reverse: bool = key(False, "Turn everything round, as the last thing that is read: en-de becomes de-en.")
+    reverse: bool = key(False, "Train the other direction: after all keys are read, en-de becomes de-en everywhere.")
     seed: Annotated[int, Range(0, 2**31 - 1)] = key(1, "The seed of everything that is drawn.")
-    path: Path | None = field(default=None, repr=False, metadata={"exclude": True})  # the file it was read from
+    # the file that the recipe was read from
+    path: Path | None = field(default=None, repr=False, metadata={"exclude": True})
 
     @property
     def stem(self) -> str:
@@ -547,7 +549,7 @@ class SmoothedSettings(ObjectiveSettings):
 class DistillationSettings(SmoothedSettings):
     """Settings of the losses that a student learns from its teachers by (training/distillation.py)."""
 
-    teacher: str | list[str] = key("", "Its folder or Hub name, or several; the first one's attention aligns words.")
+    teacher: str | list[str] = key("", "A teacher's folder or Hub name, or more; the first's attention aligns words.")
     words: Annotated[float, Range(0, 1)] = key(0.0, "The share of a loss on the teachers' distribution of each word.")
     alignment: Annotated[float, Range(0, 100)] = key(0.0, "The weight of guided alignment by the teacher's attention.")
 
@@ -568,8 +570,8 @@ class DistortionSettings(ObjectiveSettings):
     """Settings of the distortion that hides tokens (training/objectives.py)."""
 
     distorted: Annotated[float, Range(0, 1)] = key(0.15, "The share of tokens that are predicted.")
-    masked: Annotated[float, Range(0, 1)] = key(0.8, "How many of these become `<mask>`.")
-    kept: Annotated[float, Range(0, 1)] = key(0.1, "How many of these stay; the rest become other tokens.")
+    masked: Annotated[float, Range(0, 1)] = key(0.8, "The share of these that becomes `<mask>`.")
+    kept: Annotated[float, Range(0, 1)] = key(0.1, "The share of these that stays; the rest become other tokens.")
     force: bool = key(False, "Predict at least one token of each sentence; in the thesis some have none, and no loss.")
 
     def __post_init__(self) -> None:
@@ -593,16 +595,16 @@ class ClozeSettings(PseudoEncoderSettings, EncoderSettings):
 class SequenceSettings(ObjectiveSettings):
     """The settings that FusionNBest and FusionTrellis share: sums over translations of a fused model."""
 
-    max_length: Annotated[int, Range(1)] | None = key(None, "Most tokens; else by the longest reference.")
+    max_length: Annotated[int, Range(1)] | None = key(None, "Most tokens; unless told 2 x the longest reference + 10.")
 
 
 @dataclass
 class NBestSettings(SequenceSettings):
     """Settings of `FusionNBest`, which trains on n-best lists."""
 
-    n: Annotated[int, Range(1, 1000)] = key(12, "Hypotheses, and beams.")
-    found_by: Literal["q", "translation"] = key("q", "What finds them: q, the fused model, or its translation models.")
-    length_penalty: float = key(0.0, "Of that beam search; 0: the list has the n largest q that were found.")
+    n: Annotated[int, Range(1, 1000)] = key(12, "Hypotheses of a list, and beams of its search.")
+    found_by: Literal["q", "translation"] = key("q", "The search maximises q, or q of the translation models alone.")
+    length_penalty: float = key(0.0, "The search's length penalty; 0: the list has the n largest q that were found.")
     reuse: Annotated[int, Range(1)] = key(1, "Uses until a list is made anew; above 1 a resumed training differs.")
 
 
@@ -632,7 +634,7 @@ class ObjectiveKey:
 
 OBJECTIVES = {
     "translation": ObjectiveKey(SmoothedSettings, "Cross-entropy of the target, given the source.", translates=True),
-    "distillation": ObjectiveKey(DistillationSettings, "The same, and losses by a teacher.", translates=True),
+    "distillation": ObjectiveKey(DistillationSettings, "Cross-entropy, and losses by teachers.", translates=True),
     "encoder-lm": ObjectiveKey(EncoderSettings, "A causal encoder predicts the next source token.", "text", "source"),
     "encoder-cloze": ObjectiveKey(ClozeSettings, "The encoder predicts distorted source tokens.", "text", "source"),
     "decoder-lm": ObjectiveKey(SmoothedSettings, "The decoder, without source, predicts a token.", "text", "target"),
@@ -643,7 +645,7 @@ OBJECTIVES = {
         ObjectiveSettings, "Cross-entropy of a fused model, renormalised at each symbol.", translates=True
     ),
     "fusion-n-best": ObjectiveKey(NBestSettings, "log Z - s(e) of a fused model, Z by a list.", translates=True),
-    "fusion-trellis": ObjectiveKey(TrellisSettings, "The same, Z by a recombining beam search.", translates=True),
+    "fusion-trellis": ObjectiveKey(TrellisSettings, "log Z - s(e), Z by a recombining search.", translates=True),
 }
 
 
@@ -678,7 +680,8 @@ def dev_names(recipe: Recipe) -> list[str]:
 
 
 def fill_in(recipe: Recipe, told: Mapping[str, Any]) -> None:
-    """Sets tokenizer.path, evaluation.metrics and evaluation.best where other keys decide them. told: the YAML."""
+    """Sets tokenizer.path, evaluation.metrics and evaluation.best where other keys decide them. told: the content that
+    was read."""
     model, tokenizer, evaluation = recipe.model, recipe.tokenizer, recipe.evaluation
     if tokenizer.path is None and model.add_to is not None:
         tokenizer.path = model.add_to

@@ -1,4 +1,4 @@
-"""A recipe for a corpus of which only two files are known: chosen by its size and the machine (docs/training.md).
+"""Chooses a recipe for a corpus given as two files, by the corpus's size and by the machine (docs/training.md).
 
 `SIZES` has the settings for each size of corpus, and for each choice its reason and source, measured here or
 literature. `choose` makes a recipe's content from SIZES, `tune` from TUNING, which has the settings for fine-tuning;
@@ -25,12 +25,13 @@ from hf_mlnmt.recipe.schema import LANGUAGE
 
 TAG = "<bt>"
 BACKWARD, FORWARD = "backward", "forward"  # names of the two rounds of back-translation
-MOST_SYNTHETIC = 4.0  # pairs to each parallel one: on Multi30k 1:4 was the best of 1:0.5 to 1:4 (docs/monolingual.md)
+# synthetic pairs for each other pair; on Multi30k 4 was the best of 0.5 to 4 (docs/monolingual.md)
+MOST_SYNTHETIC = 4.0
 FILTERS: dict[str, Any] = {"max_length": 200, "max_ratio": 4, "drop_duplicates": True}
-# Of Multi30k's German side (10,000 subwords, batches of 1,024 tokens); an end of sentence counts as a word and a
-# subword.
+# Subwords for each word, and share of a batch that is no padding, both measured on Multi30k's German side (10,000
+# subwords, batches of 1,024 tokens); each end of sentence counts as a word and as a subword.
 SUBWORDS_PER_WORD, FILLED = 1.27, 0.97
-AT_ONCE, MOST_STEPS, AVERAGED = 4096, 100_000, 5  # target tokens of a batch; steps of a training; checkpoints
+AT_ONCE, MOST_STEPS, AVERAGED = 4096, 100_000, 5  # most target tokens of a batch; most steps; averaged checkpoints
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Size:
-    """A size of corpus: about `pairs` distinct pairs after filters, fewer than `below`."""
+    """A size of corpus, of about `pairs` and fewer than `below` distinct pairs after filters, with its settings."""
 
     pairs: int
     below: float
@@ -172,15 +173,15 @@ SIZES = (
 )
 
 
-# Fine-tuning: (holds below so many pairs, epochs, target tokens in a step).
+# Fine-tuning: (pairs, epochs, target tokens in a step); a corpus has the first row with more pairs than its own.
 TUNING = ((500, 70, 512), (5_000, 20, 512), (50_000, 8, 2048), (math.inf, 3, 4096))
-RATE, WIDTH = 1e-3, 192  # the rate at this width; that of a wider model falls with the square of its width
+RATE, WIDTH = 1e-3, 192  # the learning rate of a model of this width; a wider one has RATE * (WIDTH / its width) ** 2
 FEW = "results/fine-tuning"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The size of a corpus: its distinct pairs after filters; the words of their targets, an end of each too."""
+    """The size of a corpus after filters: its distinct pairs; the words of their targets, with one for each end."""
 
     pairs: int
     words: int
@@ -210,7 +211,7 @@ def choose(corpus: Measured, machine: Machine) -> tuple[dict[str, Any], list[str
     scale = min(1.0, MOST_STEPS / (chosen.epochs * epoch))
     cycle = max(1, _rounded(chosen.cycle * epoch * scale)) if chosen.restarts else 0
     first = _rounded((chosen.epochs - chosen.restarts * chosen.cycle) * epoch * scale)
-    if cycle:  # so that evaluations, one a cycle, are at the ends of cycles
+    if cycle:  # whole cycles, so that evaluations, one a cycle, are at the cycles' ends
         first = max(1, round(first / cycle)) * cycle
     first = max(first, 10)
     warmup = max(1, min(chosen.warmup, first // 5))
@@ -289,8 +290,10 @@ def _rounded(steps: float) -> int:
 
 
 def with_text(content: dict[str, Any], corpus: Measured, text: str, lines: int) -> list[str]:
-    """Adds two rounds to a recipe's content, the first in the reverse direction; returns the plan in words."""
-    ratio = min(MOST_SYNTHETIC, math.floor(80 * lines / corpus.pairs) / 100)  # filters may drop a fifth of the lines
+    """Adds two rounds to a recipe's content, the first in the reverse direction; returns the plan in words. UserError
+    for too few lines."""
+    # 80 of 100 lines: filters may drop a fifth
+    ratio = min(MOST_SYNTHETIC, math.floor(80 * lines / corpus.pairs) / 100)
     if ratio < 0.05:
         raise UserError(
             f"{text}: {lines:,} distinct sentences are too few to add to {corpus.pairs:,} pairs. Give at least a tenth "
@@ -326,8 +329,8 @@ def stem_of(path: str) -> str:
 
 
 def check_texts(option: str, files: tuple[str, str]) -> None:
-    """Raises UserError for an option that stands for a file, and for a table in place of a file of text; one name twice
-    is a file of both languages."""
+    """Raises UserError if one of two files is an option, or a table instead of a file of text. Twice the same name is
+    one file of both languages, which may be a table."""
     if files[0] == files[1]:
         return
     for path in files:

@@ -76,7 +76,7 @@ def save_config(model: nn.Module, folder: Path) -> None:
     for config in getattr(model, "peft_config", {}).values():
         config.save_pretrained(folder)
         content = read_json(folder / ADAPTER)
-        modules = content["target_modules"]  # a set of names, or a regular expression
+        modules = content["target_modules"]  # PEFT writes a set of names in any order, or a regular expression
         write_json(
             folder / ADAPTER, {**content, "target_modules": modules if isinstance(modules, str) else sorted(modules)}
         )

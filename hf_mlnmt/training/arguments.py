@@ -49,7 +49,7 @@ def check_launcher() -> None:
                 f"accelerate launch asks for {name}, which trainings do not have here: every process holds the whole "
                 "model. Launch without it: --processes N, torchrun or accelerate launch --multi_gpu."
             )
-    # On a CPU accelerate launch sets MASTER_ADDR, as for several processes, but starts one, without a rank.
+    # On a CPU accelerate launch sets MASTER_ADDR, as for several processes, but starts only one, which has no rank.
     launched = variable("ACCELERATE_MIXED_PRECISION") and variable("MASTER_ADDR")
     if launched and not any(name.endswith(("WORLD_SIZE", "PMI_SIZE")) for name in os.environ):
         raise UserError(
@@ -75,7 +75,8 @@ class Arguments(Seq2SeqTrainingArguments):
 def higher_is_better(recipe: Recipe) -> bool:
     """Returns whether a larger value of evaluation.best is a better one."""
     told = recipe.evaluation.higher_is_better
-    metric = recipe.evaluation.best.rsplit("_", 1)[-1]  # without the development set's name before it
+    # `best` is METRIC for the first development set, NAME_METRIC for another
+    metric = recipe.evaluation.best.rsplit("_", 1)[-1]
     return metric not in ("loss", "perplexity", "ter") if told is None else told
 
 
@@ -93,7 +94,7 @@ def precision(arguments: TrainingArguments) -> str:
 
 
 def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments:
-    """Makes the Seq2SeqTrainingArguments of a recipe. UserError for unknown ones and what this machine lacks."""
+    """Makes the Seq2SeqTrainingArguments of a recipe. UserError for unknown arguments, and what this machine lacks."""
     optimizer, dtype = recipe.optimizer, recipe.precision.dtype
     # Transformers refuses bf16 on a CPU unless use_cpu is set.
     on_cpu = recipe.arguments.get("use_cpu") is True or not torch.accelerator.is_available()
@@ -154,7 +155,7 @@ def training_arguments(recipe: Recipe, output: Path) -> Seq2SeqTrainingArguments
 
 
 def generation_config(recipe: Recipe, config: Any) -> GenerationConfig:
-    """Makes a generation_config of the token ids and the recipe's decoding; a language model's has only the length."""
+    """Makes a generation_config of token ids and the recipe's decoding; for a language model, of ids and the length."""
     decoding = recipe.decoding
     settings: dict[str, Any] = {"max_new_tokens": decoding.max_new_tokens}
     if config.is_encoder_decoder:
@@ -244,7 +245,8 @@ class Schedule(LearningRate):
         return begin, begin + self.restart_steps, self.restart_factor
 
     def observe(self, dev_loss: float) -> None:
-        """Updates newbob's factor by a dev loss (see the table); other schedules ignore the loss."""
+        """Lowers newbob's factor at the `patience`-th dev loss not better than the best by `threshold`; other schedules
+        ignore the loss."""
         if self.name != "newbob":
             return
         if self.best is None or dev_loss < self.best * (1 - self.threshold):

@@ -1,4 +1,4 @@
-"""Batches of a fixed number of tokens: similar lengths together, drawn anew every epoch, as many for every process.
+"""Batches of a fixed number of tokens: sentences of similar lengths, drawn anew every epoch, equally many a process.
 
 A GPU prepares every new shape of a batch anew: plans of attention, kernels, graphs, memory. So batches can be padded to
 the shapes of a few `Buckets` (`batch.buckets` in a recipe), chosen from the lengths of the data: `Buckets.fit` begins
@@ -28,8 +28,9 @@ from hf_mlnmt.data.encoded import Lengths
 from hf_mlnmt.data.training_set import Indices, scattered
 from hf_mlnmt.recipe.schema import Side
 
-WINDOW = 1 << 20  # least number of sentences of a window, which is sorted at once, in an epoch of several windows
-STEP = 1.06  # growth of the lengths in the grid for buckets; 1.03 pads as much and takes three times as long
+WINDOW = 1 << 20  # least number of sentences of a window, where an epoch has enough for two; a window is sorted at once
+# ratio of neighbouring lengths in `_grid`; with 1.03 batches are padded as much, and `fit` takes three times as long
+STEP = 1.06
 
 Shape = tuple[int, int, int]
 """Sentences, source length and target length of a batch, padding included."""
@@ -61,7 +62,7 @@ class Buckets:
         side: Side,
         most: int,
     ) -> Buckets:
-        """Chooses at most `count` buckets that hold all sentences and pad the sentences `seen` (indices) little."""
+        """Chooses at most `count` buckets: all sentences fit one, and those of `seen` (indices) need little padding."""
         grids = [_grid(int(lengths.max())) for lengths in (source, target)]
         places = [np.searchsorted(grid, lengths[seen]) for grid, lengths in zip(grids, (source, target))]
         # Adds the greatest lengths, so that the last bucket fits every sentence.
@@ -73,7 +74,7 @@ class Buckets:
         return cls(kept[:, 0], kept[:, 1], tokens, side, most)
 
     def rows(self, tokens: int) -> np.ndarray:
-        """Returns how many sentences a batch of `tokens` has in each bucket: (buckets,) int64."""
+        """Returns the most sentences of a batch of at most `tokens` tokens in each bucket: (buckets,) int64."""
         longer = np.maximum(self.source, self.target)
         length = {"source": self.source, "target": self.target, "both": longer}[self.side]
         return np.clip(tokens // length, 1, self.sentences)
@@ -92,7 +93,8 @@ class Buckets:
         self, source: np.ndarray, target: np.ndarray, draws: np.random.Generator, tokens: int
     ) -> tuple[np.ndarray, list[int]]:
         """Distributes sentences of these lengths over the buckets; returns their order and the bounds of batches."""
-        fits = self.source >= np.arange(int(self.source.max()) + 1)[:, None]  # (length, buckets)
+        # whether a length fits a bucket: (length, buckets)
+        fits = self.source >= np.arange(int(self.source.max()) + 1)[:, None]
         fits_target = self.target >= np.arange(int(self.target.max()) + 1)[:, None]
         lengths, rows = self.source + self.target, self.rows(tokens)
         shuffled = draws.permutation(len(source))
@@ -131,7 +133,8 @@ def _thin(corners: np.ndarray, counts: np.ndarray, count: int) -> np.ndarray:
     counts: sentences at each corner. A sentence is in the bucket of the smallest sum of lengths that it fits in.
     """
     lengths, kept = corners.sum(1), np.ones(len(corners), bool)
-    best, costs = np.zeros((2, len(corners), 2), np.int64)  # for each corner the two smallest kept buckets it fits
+    # of each corner: the two kept buckets with the smallest sums of lengths that it fits in, and these sums
+    best, costs = np.zeros((2, len(corners), 2), np.int64)
 
     def choose(places: np.ndarray) -> None:
         buckets = np.flatnonzero(kept)
@@ -199,9 +202,10 @@ class TokenBatchSampler(Sampler[list[int]]):
         self.seed, self.world_size, self.rank, self.accumulation = seed, world_size, rank, accumulation
         self.choose, self.epoch = choose or (lambda epoch: None), 0
         self.group = group or world_size * accumulation
-        self._latest: tuple[int, int, list[np.ndarray]] = (-1, 0, [])  # of `following`: last epoch, window and batches
+        # what `following` made last: epoch, window and the window's batches
+        self._latest: tuple[int, int, list[np.ndarray]] = (-1, 0, [])
         self._packed: tuple[Any, Any] = (None, None)
-        self._shown = 0, self.choose(0)  # the last epoch chosen from, and its sentences (None: all)
+        self._shown = 0, self.choose(0)  # the epoch `choose` was called for last, and what it returned
         size = len(source) if self._shown[1] is None else len(self._shown[1])
         self.windows = max(1, size // WINDOW)
         self.buckets: Buckets | None = None
@@ -268,7 +272,8 @@ class TokenBatchSampler(Sampler[list[int]]):
             if needed >= least:
                 break
             least, best = needed, (self.count, self.buckets)
-            full = self.windows > 1 and self.count > 8 * buckets  # more than 8 batches a shape on average
+            # more than 8 batches a bucket: fewer buckets would not pad less
+            full = self.windows > 1 and self.count > 8 * buckets
             buckets = 0 if full else buckets // 2
         self.count, self.buckets = best
         self._packed = None, None
@@ -277,8 +282,8 @@ class TokenBatchSampler(Sampler[list[int]]):
         """Returns the number of batches in every window over all processes. UserError for too few sentences."""
         chosen, varies = self._chosen(0, 0), self._shown[1] is not None
         counts = [len(self._pack(0, 0, noise, self.tokens)[1]) - 1 for noise in sorted({0.0, self.noise})]
-        # Epochs of a mixture, and windows, need different numbers of batches: the number for the first one is raised a
-        # little, and `_arrange` splits batches of each to reach it.
+        # Each epoch of a mixture, and each window, needs another number of batches: the number that the first one needs
+        # is raised a little, and `_arrange` splits batches of the others until they have this number too.
         room = 1.02 if varies else 1.005 if self.windows > 1 else 1.0
         count = math.ceil(max(counts) * room / self.group) * self.group
         count = min(count, len(chosen) // self.group * self.group)
@@ -311,7 +316,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         source, target = self.source[chosen], self.target[chosen]
         longer = np.maximum(source, target)
         difference = source - target + noise * rng.uniform(-1, 1, len(chosen))
-        # At every second length the sign is turned, or a batch that spans two lengths would join the difference's ends.
+        # Alternates the sign, so that at the border of two lengths neighbours have similar differences.
         difference = np.where(longer % 2 == 0, difference, -difference)
         return chosen[np.lexsort((rng.random(len(chosen)), difference, longer))]
 
@@ -321,8 +326,8 @@ class TokenBatchSampler(Sampler[list[int]]):
             order, bounds = self._pack(epoch, window, noise, self.tokens)
             if len(bounds) - 1 <= self.count:
                 return order, _split_largest(bounds, self.count)
-        # Reached only for an epoch of a mixture, or a window, that is longer than the first one, or where there are
-        # about as many batches as sentences.
+        # Even without noise there are too many batches: this window, or epoch of a mixture, is longer than the first
+        # one, or has hardly more sentences than batches. Makes batches of more tokens.
         tokens = self.tokens
         while len(bounds) - 1 > self.count:
             tokens = math.ceil(tokens * 1.01)
@@ -375,7 +380,7 @@ def _split_largest(bounds: list[int], count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class BatchStatistics:
-    """The counts and the padding of one epoch's batches; shares are between 0 and 1."""
+    """The counts of one epoch's batches, and the share (0 to 1) of padding on each side."""
 
     batches: int
     sentences: int

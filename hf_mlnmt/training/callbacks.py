@@ -31,7 +31,7 @@ SIGNALS = (*ENDING, signal.SIGINT)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised where a signal, `signum`, ends a run; what was finished is kept."""
+    """Raised when a signal (`signum`) ends a run; checkpoints and other finished work are kept."""
 
     def __init__(self, signum: int, message: str) -> None:
         super().__init__(message)
@@ -188,7 +188,7 @@ class LogBeforeSaving(TrainerCallback):
 
 
 class WriteMetrics(TrainerCallback):
-    """Appends each log and evaluation to metrics.jsonl, with some translations of `dev_set`, which `tell` prints too.
+    """Appends each log and evaluation to metrics.jsonl, with a few translations of `dev_set`, which `tell` prints.
 
     A training that goes on from a checkpoint first deletes the later lines: every step is in the file once.
     """
@@ -235,7 +235,7 @@ class DrawCurves(TrainerCallback):
             self.draw()
 
     def draw(self) -> None:
-        """Draws the curves; a warning says if that fails."""
+        """Draws the curves; if that fails, only warns."""
         try:
             from hf_mlnmt.evaluation.curves import draw
 

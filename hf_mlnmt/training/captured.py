@@ -22,7 +22,7 @@ from hf_mlnmt.training.objectives import Losses
 
 logger = logging.getLogger(__name__)
 
-READS = 3  # after so many batches that read a value from the GPU a task is captured no more; one read may be a set-up
+READS = 3  # a task is not captured after this many batches that read a value from the GPU; a first one may be a set-up
 
 
 class CapturedSteps:
@@ -38,7 +38,7 @@ class CapturedSteps:
     def __init__(self, run: Callable[..., Losses], parameters: Iterable[nn.Parameter], several: bool) -> None:
         self.run, self.several = run, several
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        self.gradients: list[Tensor] = []  # what all graphs write gradients to, in the order of `parameters`
+        self.gradients: list[Tensor] = []  # the gradients that all graphs write, in the order of `parameters`
         self._pool: Any = None
         self._steps: dict[Any, CapturedStep | None] = {}  # shape -> its graph; None after its first batch
         self._reads: dict[Any, int] = {}
@@ -132,7 +132,7 @@ class CapturedStep:
             there = [pair for pair in zip(steps.gradients, before) if pair[1] is not None and pair[0] is not pair[1]]
             if empty := [total for total, gradient in zip(steps.gradients, before) if gradient is None]:
                 torch._foreach_zero_(empty)
-            if there:  # gradients of a batch that ran without a graph
+            if there:  # gradients of batches of this step that ran without a graph
                 torch._foreach_copy_([total for total, _ in there], [gradient for _, gradient in there])
         self.graph.replay()
         for parameter, gradient in zip(steps.parameters, before):

@@ -51,7 +51,7 @@ NO_ARCHITECTURE |= {"tokenizers", "dropout", "attention_dropout", "activation_dr
 
 
 def step_of(checkpoint: str | Path) -> int:
-    """Returns the optimizer step in a checkpoint folder's name."""
+    """Returns the optimizer step in a checkpoint folder's name. UserError for another name."""
     match = NAME.search(str(checkpoint))
     if not match:
         raise UserError(f"{checkpoint}: not a checkpoint folder; its name should be checkpoint-<step>.")
@@ -89,7 +89,8 @@ def what_is_wrong(checkpoint: Path) -> str | None:
 
 
 def checkpoints_to_average(paths: list[Path], last: int | None) -> list[Path]:
-    """Returns `paths` if all have one vocabulary, or with `last` so many last whole checkpoints of one run."""
+    """Returns `paths`, or with `last` the `last` newest whole checkpoints of the run `paths[0]`. UserError for folders
+    with different vocabularies, for `last` with several folders, and for too few whole checkpoints."""
     if last is None:
         _check_same_vocabularies(paths)
         return paths
@@ -165,7 +166,7 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:
         raise UserError("no checkpoints to average.")
     with ExitStack() as stack:
         readers = [open_weights(Path(path), stack) for path in paths]
-        said = PreTrainedConfig().to_dict()  # defaults, which a config.json leaves out
+        said = PreTrainedConfig().to_dict()  # default values of a config, which config.json leaves out
         configs = [{**said, **read_part(Path(path), CONFIG)} for path in paths]
         for path, reader, config in zip(paths, readers, configs):
             if different := sorted(readers[0].keys() ^ reader.keys()):
@@ -188,7 +189,7 @@ def _mean(name: str, readers: Sequence[dict[str, Any]]) -> Tensor:
         return first
     total = torch.zeros(first.shape, dtype=torch.float64)
     for reader in readers:
-        total += reader[name].get_tensor(name).double()  # torch adds float8 to no other dtype
+        total += reader[name].get_tensor(name).double()  # torch cannot add a float8 tensor to one of another dtype
     return (total / len(readers)).to(first.dtype)
 
 
@@ -205,7 +206,7 @@ def write_model(
         copy_all_but_weights(checkpoint, new)
         if generation is not None:
             generation.save_pretrained(new)
-        else:  # not called by a run, whose results name the direction
+        else:  # not a run's model: a run writes the direction into its results
             keep_direction(weights_of, new, Path(folder).name)
         if auto_class_of(new) == "AutoModelForCausalLM":
             begin_texts(new)
@@ -221,5 +222,5 @@ def write_model(
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """Reads the trainer's state and, under "meter", the time and tokens so far."""
+    """Reads a checkpoint's state of the trainer and, as "meter", the seconds and target tokens of training so far."""
     return {**read_json(checkpoint / STATE), "meter": read_json(checkpoint / METER)}

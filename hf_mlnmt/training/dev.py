@@ -21,7 +21,7 @@ Metric = Callable[[Sequence[str], Sequence[str], Sequence[str] | None], dict[str
 
 
 class Alone:
-    """Stands in for the Accelerator where one process measures losses on the CPU, after the group has ended."""
+    """Stands in for the Accelerator where one process measures losses on the CPU, after the other processes ended."""
 
     process_index, num_processes, device = 0, 1, torch.device("cpu")
     autocast = staticmethod(nullcontext)
@@ -33,7 +33,7 @@ class Alone:
 
 @dataclass
 class DevSet:
-    """A development set: what is scored during training, and how.
+    """A development set, with the metrics and decoding options that `evaluate` measures a model by.
 
     Args:
         dataset: examples as in training, with source_lengths.
@@ -64,7 +64,7 @@ class DevSet:
             raise UserError(f"{len(self.references)} references for {len(self.dataset)} development sentences.")
 
     def evaluate(self, model: PreTrainedModel, accelerator: Any, **generation: Any) -> dict[str, float]:
-        """Measures loss per item (of translation: target token), perplexity and metrics; the same on every process."""
+        """Returns loss per item (of translation: target token), perplexity and metrics, the same in all processes."""
         asked: Any = model
         if self.languages and hasattr(model, "between"):
             asked = asked.between(self.languages["source"], self.languages["target"])

@@ -49,7 +49,7 @@ from hf_mlnmt.training.objectives import (
     unwrap,
 )
 
-KEPT = 2_000_000  # sentences whose links are kept: some 600 MB of captions
+KEPT = 2_000_000  # most sentences whose links are kept in memory: 600 MB for captions
 SENTENCE = "sentence"  # key of a batch: each sentence's number in the training set, -1 where it is not known
 
 
@@ -72,6 +72,7 @@ class Distillation(Translation):
 
     @classmethod
     def of(cls, settings: Any, given: Ingredients) -> Self:
+        """Makes the objective and loads its teachers. UserError for teachers or an attention that do not fit."""
         objective = super().of(settings, given)
         names = [settings.teacher] if isinstance(settings.teacher, str) else list(settings.teacher)
         folders = [str(local_folder(name, given.root, "teacher")) for name in names]
@@ -80,7 +81,8 @@ class Distillation(Translation):
         objective.words, objective.alignment = settings.words, settings.alignment
         objective.tokenizers = given.tokenizers
         if settings.words:
-            with torch.device("cpu"):  # checks before a training call this on the meta device
+            # the checks before a training call this within the meta device, where no teacher can be loaded
+            with torch.device("cpu"):
                 objective.model = _teacher(folders, Member("the student", given.model, given.tokenizers))
         if settings.alignment:
             if type(_attention(given.model)) is not CrossAttention:
@@ -100,7 +102,8 @@ class Distillation(Translation):
         return {**batch, SENTENCE: torch.tensor(numbers)}
 
     def loss(self, model: nn.Module, batch: Batch, num_items_in_batch: Tensor | int | None = None) -> Losses:
-        """Returns the loss of equation (1) and its parts: translation, words, alignment."""
+        """Returns the loss of equation (1) and its parts: translation, words, alignment. UserError for alignment with
+        gradient checkpointing."""
         batch = dict(batch)
         numbers, labels = batch.pop(SENTENCE), batch["labels"]
         items, seen = divisor(labels, num_items_in_batch), dict[str, Tensor]()
@@ -127,7 +130,7 @@ class Distillation(Translation):
         return torch.stack(list(parts.values())).sum(), parts
 
     def of_words(self, batch: Batch, logits: Tensor) -> Tensor:
-        """Returns W of equation (2) over the batch; logits: the student's, (batch, target, vocabulary)."""
+        """Returns W of equation (2), its sum over a batch; logits: the student's, (batch, target, vocabulary)."""
         labels, real = batch["labels"], batch["labels"] != IGNORED
         teacher = self.model.to(labels.device)
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
@@ -138,7 +141,8 @@ class Distillation(Translation):
         return -(wanted * logs).sum()
 
     def guide(self, batch: Batch, numbers: Tensor) -> Tensor:
-        """Returns G of equation (3), (batch, target, source), float32; rows sum to 1 or 0. Aligns new sentences."""
+        """Returns G of equation (3), (batch, target, source), float32, rows summing to 1 or 0; aligns sentences without
+        links first. numbers: of the sentences in the training set."""
         ids, labels, mask = (batch[name].cpu() for name in ("input_ids", "labels", "attention_mask"))
         real = ((ids, mask.bool()), (labels, labels != IGNORED))
         pairs = [[row[here].tolist() for row, here in zip(*side)] for side in real]
@@ -169,7 +173,7 @@ def attention_logs(query: Tensor, key: Tensor, heads: int, mask: Tensor) -> Tens
 
 
 def alignment_loss(logs: Tensor, guide: Tensor) -> Tensor:
-    """Returns A of equation (3) from log a and G, both (batch, target, source)."""
+    """Returns A of equation (3), the alignment loss of a batch, from log a and G, both (batch, target, source)."""
     return -(guide * torch.where(guide > 0, logs, 0.0)).sum()
 
 

@@ -38,7 +38,7 @@ def report(recipe: Recipe, trainer: TranslationTrainer) -> str:
     seconds = sum(map(operator.mul, tokens, seconds_per_token))
     cycles, trained = recipe.schedule.ends(steps), parameters_of_adapter(trainer.model)
     evaluations = len({*range(recipe.evaluation.every, steps, recipe.evaluation.every), steps, *cycles})
-    # Weights, gradients and Adam's two moments, float32.
+    # Bytes in float32: 16 for a trained weight, its gradient and Adam's two moments; 4 for a frozen weight.
     state = sum(weight.numel() * (16 if weight.requires_grad else 4) for weight in trainer.model.parameters()) / 2**20
     lines = {
         **_tasks(trainer, sampler, figures, steps),
@@ -104,7 +104,8 @@ def _measure(trainer: TranslationTrainer) -> tuple[list[float], float]:
 def _seconds_per_token(trainer: TranslationTrainer, task: Task, sampler: TokenBatchSampler) -> float:
     batches = sampler.batches(0)
     cells = [rows * target for rows, _, target in map(sampler.shape, batches)]
-    _step(trainer, task, sampler, batches[int(np.argmax(cells))])  # the largest batch: peak memory and warm-up
+    # not timed: the largest batch, for the peak of memory and as a warm-up
+    _step(trainer, task, sampler, batches[int(np.argmax(cells))])
     before = time.perf_counter()
     tokens = sum(_step(trainer, task, sampler, batch) for batch in batches[:STEPS])
     if trainer.args.device.type == "cuda":

@@ -1,4 +1,4 @@
-"""The folder of a run: what may change in it between two starts, and what is then made again.
+"""The folder of a run: what may change between two starts of a run, and which products are made again after a change.
 
 In a folder one process trains at a time, by one recipe (but for keys that may change), on one training set. Until it
 holds a checkpoint (`has_begun`) recipe and text may be replaced; products that do not depend on a change are kept.
@@ -38,13 +38,13 @@ from hf_mlnmt.recipe.reading import load_yaml
 from hf_mlnmt.recipe.schema import Recipe
 from hf_mlnmt.training import checkpoints
 
-# Keys that change neither the weights nor the checkpoints so far, with all keys below them.
+# Keys, with all keys below them, whose change leaves weights and checkpoints of the training so far as they are.
 ON_CARDS = ("data.name", "data.licence", "data.domain", "data.datasets")
 FREE = (
     *("logging", "decoding", "data.test", "data.processes", *ON_CARDS, "checkpoints.keep", "checkpoints.average"),
     "evaluation.before",
 )
-# Keys of FREE whose change asks for no work in a finished run.
+# Keys of FREE after whose change no product of a finished run has to be made again.
 WITHOUT_EFFECT = ("logging", "checkpoints.keep", "data.processes")
 # Schedules whose learning rate at a step depends on the step where the training ends.
 ENDING = ("cosine", "linear")
@@ -58,7 +58,7 @@ def changes(before: Recipe, now: Recipe) -> Changes:
 
 
 def allowed_changes(before: Recipe, now: Recipe, place: str) -> Changes:
-    """Returns the keys whose values differ, all of which the run in the folder `place`, begun with `before`, allows.
+    """Returns the keys whose values differ, if each may change in a run begun with `before`; place: the run's folder.
 
     Raises: UserError that lists the keys whose change would make another training, old -> new.
     """
@@ -81,11 +81,12 @@ def allowed_changes(before: Recipe, now: Recipe, place: str) -> Changes:
 
 
 def _is_allowed(key: str, values: tuple[Any, Any], before: Recipe) -> bool:
-    if is_below(key, (*FREE, "batch.accumulate")):  # more processes may need another value; run.py compares steps
+    # batch.accumulate may change with the number of processes: run.py checks that steps keep their size
+    if is_below(key, (*FREE, "batch.accumulate")):
         return True
     if is_below(key, ("budget",)):
         return before.schedule.name not in ENDING
-    if key == "evaluation.patience":  # less patience might have stopped it before
+    if key == "evaluation.patience":  # with less patience the run might have ended already
         old, new = values
         return old is not None and (new is None or new >= old)
     return False
@@ -98,12 +99,12 @@ def _short(value: Any) -> str:
 
 RECIPE, MADE_FROM = "recipe.yaml", "made_of.json"
 PAIR = "pair"  # the folder that training/pair.py writes before the run begins
-PRODUCTS = "products.json"  # the library that computes matrix products in this run
-ALPHAS = "alphas.json"  # scales of the inputs of linear layers, with precision.int8
+PRODUCTS = "products.json"  # records which library computes the matrix products of this run
+ALPHAS = "alphas.json"  # with precision.int8: the scales of the linear layers' inputs
 
 
 def check_output(output: Path) -> None:
-    """Raises UserError for a folder that cannot become, or is not, the folder of a run. Writes nothing."""
+    """Raises UserError for a folder with other content than a run's, or that cannot be written. Writes nothing."""
     if output.is_dir():
         others = sorted(path.name for path in output.iterdir() if path.name[0] != "." and path.name != PAIR)
         if others and not (output / RECIPE).is_file():
@@ -120,7 +121,7 @@ def check_output(output: Path) -> None:
 
 @contextmanager
 def each_said_once() -> Iterator[None]:
-    """Context manager: shows each warning of the package once, though a corpus is read several times."""
+    """Runs a block in which each warning of the package is shown once, although corpora are read several times."""
     said = set()
 
     def is_new(record: logging.LogRecord) -> bool:
@@ -147,13 +148,14 @@ def alone(output: Path) -> AbstractContextManager[None]:
 
 
 def has_begun(output: Path) -> bool:
-    """Returns whether the folder has results, or a checkpoint of its training or a round; before, all may change."""
+    """Returns whether a run's folder has results or a checkpoint, its own or a round's; until then all may change."""
     saved = (path for at in ("", "*/") for path in output.glob(f"{at}checkpoints/checkpoint-*"))
     return (output / RESULTS).is_file() or any(saved)
 
 
 def compare(output: Path, recipe: Recipe) -> Changes:
-    """Returns the changed keys that ask for work. UserError if one must not change, or needs deleted checkpoints."""
+    """Returns the changed keys after which products must be made again. UserError for a key that must not change, or
+    that needs checkpoints which are deleted."""
     path = output / RECIPE
     if not path.is_file():
         return {}
@@ -188,7 +190,8 @@ def clean(output: Path) -> None:
 
 
 def keep_recipe(output: Path, recipe: Recipe, command: str, amended: bool = False) -> None:
-    """Writes the recipe where none is; `amended`: replaces it and deletes the results, which mark a finished run."""
+    """Writes the recipe if the folder has none; `amended`: replaces it and deletes results.json, which marks a finished
+    run."""
     if amended:
         (output / RESULTS).unlink(missing_ok=True)
     if amended or not (output / RECIPE).is_file():
@@ -196,7 +199,7 @@ def keep_recipe(output: Path, recipe: Recipe, command: str, amended: bool = Fals
 
 
 def check_data(output: Path, fingerprints: list[str]) -> None:
-    """Raises UserError if training data or tokenizers are not those the run began with; records their digest."""
+    """Raises UserError if training data or tokenizers are not those the run began with; else records their digest."""
     made, now = made_from(output), digest(fingerprints)
     if has_begun(output) and made.digests.get("data", now) != now:
         raise UserError(

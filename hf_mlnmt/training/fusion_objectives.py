@@ -42,11 +42,11 @@ from hf_mlnmt.training.objectives import (
     unwrap,
 )
 
-ELEMENTS = 1 << 26  # most logits kept for the backward pass; with more, the backward pass computes all again
+ELEMENTS = 1 << 26  # most logits that are computed at once; of several parts the backward pass computes each again
 
 
 class Asked(NamedTuple):
-    """Tokens to score: a row of `Histories`, how many tokens of it come before the token, the token; (asked,) each."""
+    """Tokens to score, as tensors (asked,): row of `Histories`, number of tokens before the token there, its id."""
 
     rows: Tensor
     places: Tensor
@@ -54,7 +54,7 @@ class Asked(NamedTuple):
 
 
 class Histories:
-    """Rows of target tokens, each of a sentence; a history that begins another one of its sentence shares its row."""
+    """Rows of target tokens, one for each history (tokens so far) of a sentence that is no prefix of another one."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, ...]] = []
@@ -78,7 +78,7 @@ class Histories:
 
 
 def rescore(model: Any, encoded: Any, mask: Tensor, ids: Tensor, sentences: Tensor, asked: Asked) -> Tensor:
-    """Returns log q of the tokens that are asked for: (asked,), with gradients.
+    """Returns log q, the score given source and earlier target tokens, of the tokens `asked`: (asked,), with gradients.
 
     encoded, mask: the encoders' output and the mask of real source positions, of every sentence. ids: (rows, longest),
     decoder inputs. sentences: (rows,), the sentence that each row translates.
@@ -120,14 +120,14 @@ def with_references(rows: Tensor, labels: Tensor, ends: Sequence[int]) -> tuple[
     """
     is_end = torch.isin(rows, torch.tensor(list(ends), device=rows.device))
     ended = is_end.any(-1)
-    rows = rows.masked_fill(is_end.cumsum(-1) - is_end.long() > 0, IGNORED)  # tokens after the end
+    rows = rows.masked_fill(is_end.cumsum(-1) - is_end.long() > 0, IGNORED)  # -100 after the first end token
     longest = max(rows.shape[2], labels.shape[1])
     rows = torch.nn.functional.pad(rows, (0, longest - rows.shape[2]), value=IGNORED)
     labels = torch.nn.functional.pad(labels, (0, longest - labels.shape[1]), value=IGNORED)
     # A search that found fewer than n translations fills its list with padding, which looks like empty translations.
     twice = (rows.unsqueeze(2) == rows.unsqueeze(1)).all(-1).tril(-1).any(-1)
     ended &= ~twice
-    same = (rows == labels.unsqueeze(1)).all(-1) & ~twice  # (sentences, n)
+    same = (rows == labels.unsqueeze(1)).all(-1) & ~twice  # whether a row is the reference: (sentences, n)
     worst = torch.where((~ended).any(1), (~ended).long().argmax(1), rows.shape[1] - 1)
     place = torch.where(same.any(1), same.long().argmax(1), worst)
     index = torch.arange(len(rows), device=rows.device)
@@ -213,7 +213,7 @@ def _forward(levels: Sequence[_Level], scores: Tensor, sentences: int, device: A
         parents, asked, ends = torch.tensor(arcs, dtype=torch.long, device=device).view(-1, 3).unbind(1)
         return sums[parents] + scores[asked], ends
 
-    sums, ending = scores.new_zeros(sentences), []  # log Q of the roots
+    sums, ending = scores.new_zeros(sentences), []  # log Q = 0 of each sentence's root
     for level in levels:
         ending.append(along(level.ending))
         sums = log_sums(*along(level.arcs), level.nodes)
@@ -287,7 +287,7 @@ class FusionNBest(NBestSettings, FusionSequence):
         """Returns the hypotheses of every sentence (sentences, n, longest), kept from earlier steps or new."""
         if self.reuse == 1:
             return self.search(model, batch)
-        real = (batch["attention_mask"] != 0, batch["labels"] != IGNORED)  # keys without padding
+        real = (batch["attention_mask"] != 0, batch["labels"] != IGNORED)  # padding is left out of the keys of `kept`
         rows_of_pairs = zip(batch["input_ids"], batch["labels"], *real)
         keys = [
             (tuple(source[is_source].tolist()), tuple(labels[is_label].tolist()))
@@ -301,7 +301,7 @@ class FusionNBest(NBestSettings, FusionSequence):
         for key in keys:
             row, uses = self.kept[key]
             self.kept[key] = row, uses + 1
-            rows.append(row.T)  # (longest, n): lengths differ
+            rows.append(row.T)  # (longest, n): pad_sequence pads the first dimension
         fill = model.config.pad_token_id or 0
         padded = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=fill)
         return padded.transpose(1, 2).to(batch["input_ids"].device)

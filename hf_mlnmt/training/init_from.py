@@ -75,7 +75,10 @@ def read_sources(value: str | Mapping[Any, str]) -> dict[str, str]:
 
 
 def local_folder(name: str, root: Path, part: str = "init_from") -> Path:
-    """Returns the folder `name`, relative to `root` or not; else downloads the model of this name from the Hub."""
+    """Returns the folder `name`, relative to `root` or not, or else that of a model of the Hub, which it downloads.
+
+    part: the key of the recipe, for the message. Raises: UserError where there is neither.
+    """
     for path in (root / name, Path(name)):
         if path.is_dir():
             return path
@@ -83,7 +86,7 @@ def local_folder(name: str, root: Path, part: str = "init_from") -> Path:
 
     try:
         return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.model", "*.spm", "*.txt"]))
-    except Exception as error:  # no such name, no network, no permission: each an exception of its own
+    except Exception as error:  # no such name, no network, no permission: each raises another exception
         raise UserError(
             f"{part}: {name} is neither a folder nor to be had from the Hub ({first_line(error)}). Give the folder of "
             "a model, such as runs/NAME/average."
@@ -113,8 +116,9 @@ def initialise(
     """
     tensors, names, account = _tensors(model), _names(model), Account(dict(sources))
     wanted = _sources_of_tensors(model, names, sources, file)
-    rows = {table.shape[0] for table in _tables(model)}  # vocabulary sizes: tensors of them have a row for each subword
-    stored: dict[str, dict[str, Any]] = {}  # folder as named -> its tensors
+    # vocabulary sizes; a tensor with such a size has a row for each subword
+    rows = {table.shape[0] for table in _tables(model)}
+    stored: dict[str, dict[str, Any]] = {}  # a value of `sources` -> its tensors
     used: dict[str, set[str]] = {}
     with ExitStack() as stack:
         for part, name in sources.items():
@@ -205,7 +209,7 @@ def _sources_of_tensors(
 
 
 def embeddings_of(model: PreTrainedModel) -> list[Tensor]:
-    """Returns the embeddings of the subwords, of the model and of its two sides; tied ones are the same tensor."""
+    """Returns the subword embeddings of model, encoder and decoder; shared ones are several times in the list."""
     owners: list[Any] = [model, part_of(model, "encoder"), part_of(model, "decoder")]
     inputs = [owner.get_input_embeddings() for owner in owners if hasattr(owner, "get_input_embeddings")]
     return [module.weight for module in inputs if hasattr(module, "weight")]
@@ -246,7 +250,7 @@ def _check_config(
     ours = json.loads(model.config.to_json_string(use_diff=False))
     other = {"encoder": "decoder_", "decoder": "encoder_"}.get(part)
     both_sides = any("decoder." in name for name in stored)
-    # Two embedding tables can begin as copies of one, but one cannot begin as two, unless `part` has one side alone.
+    # Two embedding tables can begin as copies of one; one table cannot be a copy of two, unless `part` is one side.
     same = bool(theirs.get(SHARED)) or not both_sides or other is not None
     for name in sorted(ours.keys() & theirs.keys() - FREE_FIELDS - ({SHARED} if same else set())):
         if name.endswith("token_id") or (other and name.startswith(other)):

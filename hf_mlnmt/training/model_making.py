@@ -29,7 +29,10 @@ SIDES = ("source", "target")
 
 
 def extended_config(folder: Path, languages: Mapping[str, Sequence[str]], where: str, sizes: Mapping[str, int]) -> Any:
-    """Returns a model's config with the tasks' languages added; sizes: of vocabularies, where each has its own."""
+    """Returns the config of the model in `folder` with the tasks' languages added. UserError where none can be added.
+
+    where: the recipe, for messages. sizes: {language: size of its vocabulary}, for a model of a vocabulary for each.
+    """
     config = read_config(folder)
     if not hasattr(config, "source_languages"):
         raise UserError(f"{where}: model.add_to: {folder} has no modules of single languages ({config.model_type}).")
@@ -66,7 +69,7 @@ TOKEN_RULES = ("bad_words_ids", "renormalize_logits", "forced_bos_token_id", "fo
 
 
 def token_rules(recipe: Recipe, root: Path, begun: Path | None) -> dict[str, Any]:
-    """Returns the fields TOKEN_RULES, forced or forbidden tokens, of the generation config of init_from's `all`.
+    """Returns forced and forbidden tokens, the fields TOKEN_RULES, of the generation config of init_from's whole model.
 
     begun: a checkpoint of this run, if any, which has these fields too; the folder of `init_from` may be gone by then.
     """
@@ -107,7 +110,8 @@ def fused_model(recipe: Recipe, root: Path) -> FusionForConditionalGeneration:
 
 
 def config_of_base(recipe: Recipe, root: Path) -> PreTrainedConfig | None:
-    """Returns the config of init_from's model if trained further unchanged and of a class of Transformers, or None."""
+    """Returns the config of init_from's model if that is an encoder-decoder of Transformers which the recipe trains
+    unchanged; else None."""
     settings, name = recipe.model, read_sources(recipe.init_from or {}).get("all")
     if name is None or settings.system or settings.record or settings.add_to or settings.fuse:
         return None
@@ -171,7 +175,8 @@ def _config(recipe: Recipe, tokenizers: Tokenizers, root: Path, tell: Callable[[
             raise UserError(f"{recipe.path}: model.settings.{name}: {kind} has no such field{suggest(name, known)}.")
     architecture = architecture_of(config)
     is_language_model = architecture is not None and architecture.kind == "language-model"
-    if not ours:  # init_from's config: its tokenizer is used; that of a pre-trained part is made one of the whole model
+    # the config of init_from's model; if that is a part (an encoder alone), becomes the config of a whole model
+    if not ours:
         whole = {} if architecture is None else {"is_encoder_decoder": not is_language_model}
         return AutoConfig.from_pretrained(str(path), **{**settings.settings, **whole})
     if config.vocab_size != (entries := len(tokenizers.source)):

@@ -74,7 +74,7 @@ class Ingredients:
     root: Path = Path()
 
     def smoothing(self, settings: Any) -> float:
-        """Returns the label smoothing of an objective with these settings. UserError for one of a fused model."""
+        """Returns the label smoothing of an objective with these settings. UserError for any with a fused model."""
         own = getattr(settings, "label_smoothing", None)
         smoothing = self.label_smoothing if own is None else own
         if smoothing and hasattr(self.model, "factors"):
@@ -206,7 +206,7 @@ NO_FUSION = Need(
     "a decoder that works without a source (with information_fusion it reads its auxiliary decoders, which read one)",
     lambda model: not getattr(unwrap(model).config, "information_fusion", False),
 )
-# A model with an encoder or decoder for each language must be told which: no objective on text does that.
+# A model with an encoder or decoder for each language must be told the language, which no objective on text does.
 ONE_FOR_ALL = Need(
     "one encoder and one decoder for all languages", lambda model: not hasattr(unwrap(model).config, "source_languages")
 )
@@ -216,12 +216,12 @@ ONE_FOR_ALL = Need(
 
 
 def rows_of(arrays: Sequence[np.ndarray]) -> Rows:
-    """Joins arrays of different lengths."""
+    """Joins arrays of different lengths to `Rows`, which hold all values in one array, and the lengths."""
     return Rows(np.concatenate(arrays), np.fromiter(map(len, arrays), np.int64, len(arrays)))
 
 
 def gathered(examples: Sequence[Example]) -> Examples:
-    """Returns examples by column: `Rows` of the arrays of each name; of SHOWN, and of numbers, one array."""
+    """Joins examples by name: the arrays of a name become `Rows`; its numbers, and the arrays of SHOWN, one array."""
     if isinstance(examples, Examples):
         return examples
     columns = {name: [np.asarray(example[name]) for example in examples] for name in examples[0]}
@@ -281,7 +281,8 @@ class Translation(Objective):
             return output.loss, output.losses or {}
         inputs: dict[str, Any] = batch
         if shift := getattr(unwrap(model), "prepare_decoder_input_ids_from_labels", None):
-            inputs = {name: value for name, value in batch.items() if name != "labels"}  # or forward computes a loss
+            # with labels, forward would compute a loss too
+            inputs = {name: value for name, value in batch.items() if name != "labels"}
             inputs["decoder_input_ids"] = shift(batch["labels"])
         logits = model(**inputs, use_cache=False).logits
         return _loss_of_logits(logits, batch["labels"], self.label_smoothing, num_items_in_batch), {}
@@ -292,7 +293,7 @@ class Translation(Objective):
 
 @dataclass
 class Distortion:
-    """The function tau: hides, replaces or marks tokens at random, by (seed, epoch, number of the sentence).
+    """The function tau: hides, replaces or marks tokens at random, drawn from (seed, epoch, number of the sentence).
 
     mask: the id of <mask>. special: ids that are neither distorted nor drawn. vocabulary: ids are below this.
     """
@@ -393,7 +394,8 @@ class EncoderObjective(TextObjective):
     @classmethod
     def of(cls, settings: EncoderSettings, given: Ingredients) -> Self:
         objective, config = super().of(settings, given), given.model.config
-        if isinstance(given.model, EncoderWithProjection):  # its config says whether its projection is tied
+        # the config of such a model says whether its projection is tied
+        if isinstance(given.model, EncoderWithProjection):
             return objective
         objective.tie = settings.tie
         if not settings.tie:
@@ -466,6 +468,7 @@ class PseudoEncoder(TextObjective):
 
     @classmethod
     def of(cls, settings: Any, given: Ingredients) -> Self:
+        """Makes the objective. Raises: UserError without a joint vocabulary."""
         if not given.tokenizers.joint:
             raise UserError(
                 "pseudo-encoder reads target text as a source, so both sides need one vocabulary: set tokenizer.joint "

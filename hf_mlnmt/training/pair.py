@@ -1,5 +1,5 @@
-"""Training from two files, or one of both languages: reads the corpus, holds out a development set, chooses a recipe,
-writes and runs it.
+"""Trains from two files of pairs, or from one file of both languages: reads the corpus, holds out a development set,
+chooses a recipe, writes the recipe and runs it.
 
 With `init_from` a trained model is fine-tuned, with its own tokenizer and shape. With `student` the recipe trains a
 small model on what larger ones translate (students.py).
@@ -51,8 +51,8 @@ from hf_mlnmt.training.processes import common, join_group, main_first, meet
 from hf_mlnmt.training.run import run_recipe
 from hf_mlnmt.zoo.systems import architecture_of, positions_of
 
-HELD_OUT = 1000  # most pairs that are held out; of a smaller corpus a twentieth
-FEWEST_HELD_OUT = 50  # least pairs that are held out to fine-tune a model, but at most a quarter of all
+HELD_OUT = 1000  # most pairs that are held out as the development set, which has a twentieth of the pairs
+FEWEST_HELD_OUT = 50  # fewest pairs that are held out if a model is fine-tuned, but at most a quarter of all pairs
 MAX_LENGTH = 256  # subwords: the defaults of data.max_length and decoding.max_new_tokens
 FEWEST = 200  # least number of distinct pairs that a training is begun with
 Row = TypeVar("Row", bound=Sequence[str])
@@ -88,13 +88,13 @@ class TwoFiles:
 
     @property
     def pair_settings(self) -> dict[str, Any]:
-        """Returns what a recipe's corpus says of the pair beside its files."""
+        """Returns the keys, beside the files, that the training corpus of these pairs has in the recipe."""
         dropped = {"bad_lines": self.bad_lines} if self.bad_lines != "error" else {}
         return dropped | ({"keep_accelerators": True} if self.keep_accelerators else {})
 
     @property
     def languages(self) -> tuple[str, str]:
-        """Returns source and target, as told or as the file names say. UserError where neither does."""
+        """Returns the codes of source and target, given or read from the file names. UserError without them."""
         return sizes.languages_of(self.pair, (self.source, self.target))
 
     @property
@@ -313,9 +313,9 @@ def _chosen(asked: TwoFiles, data: Path, making: Path, held: Path, processes: in
         },
         **chosen,
     }
-    if asked.init_from:  # tests the model before and after fine-tuning
+    if asked.init_from:  # the recipe scores the development set too, before and after fine-tuning
         content["data"]["test"] = {"dev": content["data"]["dev"]}
-    if asked.test:  # pairs of these are left out: the recipe alone trains the same
+    if asked.test:  # drop_test_pairs leaves their pairs out of training, also if the recipe is run by itself
         content["data"]["test"] = _tests(asked, content["data"].get("test") or {})
     lines += [] if asked.student else choices
     longest = positions_of(config) if config is not None else None
@@ -400,12 +400,12 @@ def _held_out(pairs: Iterator[Pair], least: int) -> list[Pair]:
             yield blake2b(pair[0].strip().encode(), digest_size=8, person=b"hf-mlnmt").digest(), pair
 
     smallest = heapq.nsmallest(4 * HELD_OUT, keyed())
-    distinct = dict(smallest)  # one pair of each source
+    distinct = dict(smallest)  # one pair for each source sentence
     return [distinct[key] for key in sorted(distinct)][: min(HELD_OUT, max(count // 20, min(least, count // 4)))]
 
 
 def unknown(rows: Iterable[Row], known: Sequence[set[str]], counts: dict[str, int]) -> Iterator[Row]:
-    """Yields rows without a sentence that `known` has for its column; counts them as "left", the others as "known"."""
+    """Yields the rows without a sentence that `known` has for its column; counts these as "left", others as "known"."""
     for row in rows:
         is_known = any(text.strip() in sentences for text, sentences in zip(row, known))
         counts["known" if is_known else "left"] += 1

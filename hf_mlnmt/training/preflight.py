@@ -38,7 +38,7 @@ from hf_mlnmt.training.preparation import Preparation, Spec, key_of_dev
 from hf_mlnmt.training.tasks import check_needs
 from hf_mlnmt.zoo.systems import positions_of
 
-LINES = 200  # of each side, on which Moses's tokenization is tried
+LINES = 200  # number of lines of each side on which Moses's tokenization is tried
 
 
 def check_before(preparation: Preparation, processes: int = 1) -> Iterator[str]:
@@ -95,7 +95,8 @@ def weights(training: Preparation) -> None:
 
 
 def languages(training: Preparation) -> Iterator[str]:
-    """Refuses pairs into a language without a code in the tokenizer; warns if no code tells several targets apart."""
+    """Warns if no code says which of several target languages is wanted. UserError for a target language without a
+    code in a tokenizer that has codes."""
     recipe = training.recipe
     codes = recipe.tokenizer.languages if training.trains_tokenizer else languages_of(training.tokenizers.source)
     train = [spec for task in training.corpora.tasks for spec in task.specs]
@@ -124,11 +125,12 @@ def corpora(training: Preparation) -> Iterator[str]:
             yield f"{key}: source and target are the same text. Check the file names."
 
 
-CUT, CHANGED = 0.01, 0.2  # largest share of lines with cut words, and with any change: Moses changes a few with / or %
+# largest shares of lines with a cut word, and with any change; Moses changes a few lines with / or %
+CUT, CHANGED = 0.01, 0.2
 
 
 def processing(training: Preparation) -> None:
-    """Checks that Moses's tokens can be joined to the text again: its rules cut words of some scripts in two."""
+    """Raises UserError if joining Moses's tokens changes too many lines: its rules cut words of some scripts in two."""
     made = training.processing() if training.trains_tokenizer else training.tokenizers.processing
     moses: dict[str | None, TextProcessing] = {side: each for side, each in made.items() if each.moses}
     for key, spec in training.corpora.train.items() if moses else ():
@@ -151,7 +153,7 @@ def processing(training: Preparation) -> None:
 
 
 def overlaps(training: Preparation) -> Iterator[str]:
-    """Yields what scored sets hold of other scored sets; not of a run that has begun."""
+    """Yields messages about sentences that two scored sets share; none if the run has begun."""
     if folder.has_begun(training.output):
         return
     for key, other in combinations(sets := training.corpora.scored_pairs(), 2):
@@ -200,7 +202,7 @@ def expected_tokenizers(recipe: Recipe, languages: Sequence[str] = ()) -> Tokeni
 
 
 def checked_model(preparation: Preparation) -> Any:
-    """Returns the model; only its shapes are made. Raises: UserError for what cannot be made."""
+    """Returns the model with shapes but without numbers. UserError if the model or an objective cannot be made."""
     recipe = preparation.recipe
     try:
         config = preparation.config()
@@ -237,11 +239,12 @@ SMALLER = "Lower model.shape, the sizes under model.settings or tokenizer.vocab_
 
 
 def check_memory(recipe: Recipe, parameters: int, processes: int, frozen: int = 0) -> None:
-    """Refuses a training whose weights, gradients and optimizer's state alone are more than this machine's memory.
+    """Raises UserError if weights, gradients and optimizer's state alone need more than this machine's memory.
 
     frozen: how many of the parameters have neither gradients nor a state of the optimizer.
     """
-    bytes_of_weight = 4 if recipe.adapter else BYTES_OF_WEIGHT[recipe.optimizer.name]  # an adapter has few weights
+    # with an adapter 4: its own weights are few, all others have no gradients
+    bytes_of_weight = 4 if recipe.adapter else BYTES_OF_WEIGHT[recipe.optimizer.name]
     on_cpu = recipe.arguments.get("use_cpu") is True or not torch.accelerator.is_available()
     of_all = (parameters - frozen) * bytes_of_weight + frozen * 4
     needed = of_all * (processes if on_cpu else 1) / GIB
@@ -296,12 +299,13 @@ def _first_lines(spec: Spec, root: Path) -> dict[Any, Sequence[str]]:
 
 
 def check_lengths(training: Preparation, config: Any) -> None:
-    """Refuses a development set, or text to be scored, with a sentence that the model cannot read whole."""
+    """Raises UserError for a sentence, of a development set or of text to be scored, longer than the model can read."""
     if (limit := positions_of(config)) is None:
         return
     sets = {key_of_dev(each.name): each.dataset for each in training.dev_sets}
     texts = [name for name, spec in training.corpora.test.items() if isinstance(spec, TextSpec)]
-    sets |= {f"data.test.{name}": training.encoded_test(name) for name in texts}  # pipelines split those of pairs
+    # in test sets of pairs the pipeline splits long sentences
+    sets |= {f"data.test.{name}": training.encoded_test(name) for name in texts}
     for key, data in sets.items():
         for side, lengths in (("source", data.source_lengths), ("target", data.target_lengths)):
             if len(long := np.flatnonzero(np.asarray(lengths) > limit)):

@@ -80,7 +80,7 @@ SIDES: tuple[TextSide, TextSide] = ("source", "target")
 Spec = CorpusSpec | TextSpec
 Texts = tuple[Spec, list[TextSide]]
 EncodedSet = Corpora | Resegmented | Augmented
-LARGE = 20_000  # items of a corpus from which on the progress of its encoding is shown
+LARGE = 20_000  # corpora of at least this many items show the progress of their encoding
 
 CLASSES: dict[str, type[Objective]] = {
     "translation": Translation,
@@ -116,7 +116,7 @@ class TaskCorpora:
     languages: dict[str, str]
     objective: NamedObjective
     seed: int
-    pairs: Sequence[CorpusSpec] = ()  # pairs or texts: one is empty
+    pairs: Sequence[CorpusSpec] = ()  # `pairs` or `texts` is empty
     texts: Sequence[TextSpec] = ()
 
     @property
@@ -159,12 +159,13 @@ class RecipeCorpora:
 
     @cached_property
     def filter(self) -> PairFilter:
-        """Returns what is dropped; with drop_test_pairs also what is scored, of a run that has begun as it began."""
+        """Returns the filter of training pairs; with drop_test_pairs it drops scored pairs too, and keeps its digest
+        once the run has begun, so that the training data stay as they are when test sets are added."""
         if not self.recipe.data.drop_test_pairs:
             return self._filter
         pairs = [tuple(map(plain, pair)) for pairs in self.scored_pairs().values() for pair in pairs]
         now, kept = digest(pairs), self.output / HELD_OUT
-        if folder.has_begun(self.output) and kept.is_file():  # test sets may be added to it
+        if folder.has_begun(self.output) and kept.is_file():  # test sets may be added to a run that has begun
             now = read_json(kept, {"digest": str})["digest"]
         elif PartialState().is_main_process:
             kept.parent.mkdir(parents=True, exist_ok=True)
@@ -194,7 +195,7 @@ class RecipeCorpora:
 
     @cached_property
     def overlap(self) -> Overlap:
-        """Returns what counts the scored pairs in a corpus that is encoded."""
+        """Returns the object that counts, while a corpus is encoded, which scored pairs are in it."""
         return Overlap(self.scored_pairs())
 
     def _scored(
@@ -222,7 +223,10 @@ class RecipeCorpora:
         return TaskCorpora(name, section, languages, objective, seed, pairs)
 
     def pair_spec(self, fields: dict[str, Any], at: tuple[str, ...], languages: dict[str, str]) -> CorpusSpec:
-        """Makes the spec of a corpus of pairs from its keys in the recipe; `languages`: where it names none."""
+        """Makes the spec of a corpus of pairs from its keys `fields` in the recipe; at: the path of these keys.
+
+        languages: for a corpus that names none. Raises: UserError for a tag without a token.
+        """
         spec = build(CorpusSpec, fields, str(self.recipe.path), at)
         with naming(f"{self.recipe.path}: {'.'.join(at)}"):
             spec = dataclasses.replace(spec, languages=spec.languages or languages)
@@ -241,7 +245,10 @@ class RecipeCorpora:
     def text_spec(
         self, fields: dict[str, Any], at: tuple[str, ...], languages: dict[str, str], usual: TextSide | None = None
     ) -> TextSpec:
-        """Makes the spec of text of one language; its side is as told, or that of its language, or `usual`."""
+        """Makes the spec of text of one language from its keys `fields` in the recipe; at: the path of these keys.
+
+        The side is that of `side`, or of the language, or without both `usual`. UserError if none says the side.
+        """
         spec = build(TextSpec, fields, str(self.recipe.path), at)
         if spec.language is None and spec.side is None and usual is not None:
             spec = dataclasses.replace(spec, side=usual)
@@ -280,7 +287,7 @@ class RecipeCorpora:
         for spec, side in texts:
             corpora.setdefault(id(spec), (spec, []))[1].append(side)
         found, chosen = set[Any](), list[Texts]()
-        for least in (2, 1):  # corpora of which both sides are new come first: then fewer are read
+        for least in (2, 1):  # first corpora with two new sides, so that fewer corpora are read
             for spec, sides in corpora.values():
                 names = {(_name_of(spec, side), apart and side): side for side in sides}
                 new = {name: side for name, side in names.items() if name not in found}
@@ -313,7 +320,7 @@ TOLD = 30  # with more corpora one report is printed for all of them
 
 
 class Preparation:
-    """The parts of a run, made from a recipe. Files are kept in its folder `output`, and used again."""
+    """Makes the parts of a run from its recipe. Files are kept in the run's folder `output` for the next start."""
 
     def __init__(
         self,
@@ -333,17 +340,17 @@ class Preparation:
 
     @cached_property
     def base(self) -> PreTrainedConfig | None:
-        """Returns init_from's config if its model is trained further unchanged, in a class of Transformers; else
-        None."""
+        """Returns the config of init_from's model if that is an encoder-decoder of Transformers which is trained
+        unchanged; else None."""
         return model_making.config_of_base(self.recipe, self.root)
 
     def direction(self, source: str | None, target: str | None) -> Direction | None:
-        """Returns how the base model is told a direction; None where the recipe trains a model of this package."""
+        """Returns the tokens and arguments that tell the base model a direction; None for a model that is not told."""
         model = SimpleNamespace(config=self.base)
         if self.base is None or not target or not is_told(model, self.tokenizers.source):
             return None
         if hasattr(self.tokenizers.source, "supported_language_codes"):
-            source = None  # Marian is told the target language alone
+            source = None  # a Marian model is told the target language alone
         name = str(read_sources(self.recipe.init_from or {})["all"])
         return direction(model, self.tokenizers.source, source, target, name)
 
@@ -458,8 +465,8 @@ class Preparation:
 
     @cached_property
     def training_sets(self) -> dict[str, EncodedSet]:
-        """Returns each task's filtered and encoded corpora, ready for their epochs; tells what was dropped, of many
-        corpora together."""
+        """Returns {task: its corpora, filtered and encoded}; prints what was dropped, of more than TOLD corpora in one
+        sum."""
         specs = [spec for task in self.corpora.tasks for spec in task.specs]
         sets = {task.name: self._training_set(task, tell=len(specs) <= TOLD) for task in self.corpora.tasks}
         if len(specs) > TOLD:
@@ -519,7 +526,7 @@ class Preparation:
         """Returns a corpus encoded in data/<name> of the run's folder; encodes it if that is missing or outdated."""
         told = False
 
-        def show(done: int, total: int | None) -> None:  # shows the progress of large corpora alone
+        def show(done: int, total: int | None) -> None:  # shows progress for large corpora only
             nonlocal told
             if not told and done >= LARGE:
                 self.tell(f"encoding {spec}")
@@ -621,7 +628,8 @@ class Preparation:
     # Model
 
     def model(self) -> PreTrainedModel:
-        """Makes a model with seeded new weights, with those of fused members or of model.add_to; sets its decoding."""
+        """Makes the model with seeded new weights, or those of fused models or of model.add_to; sets its
+        generation_config, adds the adapter, and freezes the embeddings if the recipe says so."""
         config = self.config()
         set_seed(self.recipe.seed)
         if self.recipe.model.fuse is not None:
@@ -646,7 +654,8 @@ class Preparation:
         return model
 
     def auto_class(self, config: PreTrainedConfig) -> Any:
-        """Returns the Auto class of the model: whole, or of the one part that all tasks train alone."""
+        """Returns the Auto class of the whole model, or of a part if all tasks train only that part. UserError if there
+        are pairs to score and the model does not translate."""
         architecture = architecture_of(config)
         if architecture is None:
             name = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
@@ -673,7 +682,8 @@ class Preparation:
     def initialise(self, model: PreTrainedModel) -> None:
         """Copies the weights of `init_from` into a new model; prints a record of them and writes it into a file."""
         if PartialState().is_main_process:
-            (self.output / ACCOUNT).unlink(missing_ok=True)  # may be of an earlier start with another recipe
+            # an earlier start may have written this file, with another recipe
+            (self.output / ACCOUNT).unlink(missing_ok=True)
         if self.recipe.init_from is None:
             return
         sources = read_sources(self.recipe.init_from)
@@ -681,7 +691,8 @@ class Preparation:
         here = (self.recipe.languages.source, self.recipe.languages.target)
         for name in dict.fromkeys(sources.values()):
             there = direction_of(local_folder(name, self.root))
-            if there and there[0] != there[1] and not all(map(same_language, there, here)):  # else a language model's
+            # equal languages: a language model
+            if there and there[0] != there[1] and not all(map(same_language, there, here)):
                 account.notes.append(f"{name} translates {' to '.join(there)}, this training {' to '.join(here)}")
         self.tell(account.table())
         if PartialState().is_main_process:
@@ -689,7 +700,8 @@ class Preparation:
 
 
 def measured_by(tasks: Sequence[Task], dev_sets: Sequence[dev.DevSet]) -> list[dev.DevSet]:
-    """Returns the development sets; a set without translation gets the objective whose loss is measured on it."""
+    """Returns copies of the development sets; one that is not translated has the objective of its task, whose loss is
+    measured."""
     objectives: dict[str, Objective | None] = {
         task.name: task.objective.measured() for task in tasks if not task.objective.translates
     }

@@ -29,7 +29,7 @@ T = TypeVar("T")
 # How long processes wait for one another. The connection of a process that ends is closed at once; that of a machine
 # without power is not, and only this limit ends the waiting.
 PATIENCE: dict[str, timedelta | None] = {"once": timedelta(days=30), "step": None}
-LOOK_AFTER = 0.05  # seconds between two looks whether all have come
+LOOK_AFTER = 0.05  # seconds between two looks whether all processes have come
 TOLD_AFTER = 10.0  # seconds of waiting for the group until a message says so
 
 

@@ -36,7 +36,7 @@ _BATCH_TOKENS = 2048
 
 
 def products(config: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields the name of each linear layer, without the output projection, and Marian's names of its matrices."""
+    """Yields each linear layer but the output projection: its name, and the names of its matrices in Marian."""
     for ours, theirs, transposed in moves(config):
         if transposed and ours.endswith(".weight"):
             yield ours.removesuffix(".weight"), theirs
@@ -105,14 +105,17 @@ class _Rounded(torch.autograd.Function):
 
 
 def rounded_weight(weight: Tensor, count: int = 1) -> Tensor:
-    """Returns W~ of equation 1 for `count` matrices that are stacked in one weight, each with its own m."""
+    """Returns W~ of equation 1, the rounded weight, of `count` matrices stacked by rows, each with its own scale m."""
     largest = weight.detach().unflatten(0, (count, -1)).abs().amax((1, 2))
     scale = STEPS / torch.where(largest > 0, largest, 1.0)
     return _Rounded.apply(weight, scale.repeat_interleave(len(weight) // count)[:, None])
 
 
 class RoundedProducts:
-    """Computes the products of a model by equation 1 within a block; alphas: {name of a linear layer: alpha}."""
+    """Computes the products of a model by equation 1 within a block; alphas: {name of a linear layer: alpha}.
+
+    Raises: UserError for a model that is no student of system ssru.
+    """
 
     def __init__(self, model: Any, alphas: Mapping[str, float]) -> None:
         if getattr(model.config, "decoder_autoregression", None) != "ssru":

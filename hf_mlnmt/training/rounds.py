@@ -57,7 +57,7 @@ class PlannedRound:
 
     @property
     def source(self) -> PlannedRound:
-        """Returns the round whose synthetic corpus this one is trained on: itself, or with `after` that round's."""
+        """Returns the round whose synthetic corpus this one is trained on: itself, or the `source` of round `after`."""
         return self if self.before is None else self.before.source
 
     def whole_recipe(self, output: Path) -> Recipe:
@@ -95,7 +95,8 @@ class PlannedRound:
 def read_rounds(
     path: Path, settings: list[str] | tuple[str, ...] = (), seed: int | None = None
 ) -> dict[str, PlannedRound]:
-    """Reads and checks the rounds of a recipe; `settings` and `seed` replace keys of all of them."""
+    """Reads and checks the rounds of a recipe; `settings` and `seed` replace keys of all rounds. UserError for a key
+    that is wrong."""
     content, lines = read_content(path, settings, seed)
     described = content.pop("rounds", None)
     if not described or not isinstance(described, dict):
@@ -184,7 +185,7 @@ def _check_model(
 
 # Learning without forgetting: Li and Hoiem 2016, arXiv:1606.09282, here on whole translations (Kim and Rush 2016, 3.2)
 
-KEPT = "kept"  # the name of the task, and of its folder in the run's folder
+KEPT = "kept"  # the name of the task of `keep`, and of the folder with its translations in the run's folder
 
 
 def translate_kept(recipe: Recipe, data: Path, output: Path, watcher: Watcher) -> None:
@@ -204,7 +205,10 @@ def translate_kept(recipe: Recipe, data: Path, output: Path, watcher: Watcher) -
 
 
 def with_kept(recipe: Recipe, output: Path) -> Recipe:
-    """Returns the recipe with `keep` made a task beside the others, if its text is translated; else unchanged."""
+    """Returns the recipe with the text of `keep` as one more task, if it is translated already; else unchanged.
+
+    Raises: UserError for a task that has the name KEPT.
+    """
     if recipe.keep is None or not (output / KEPT / MANIFEST).is_file():
         return recipe
     keep, tasks = recipe.keep, recipe.sections()

@@ -131,7 +131,7 @@ class Run:
     console: Console
     processes: PartialState
     check: bool = False
-    progress: Any = None  # called with the progress of encoding
+    progress: Any = None  # progress(done, total) is called while a corpus is encoded
 
     @property
     def is_main(self) -> bool:
@@ -153,7 +153,7 @@ class Run:
         """Returns the command line that starts this run, however its processes were started."""
         name, number = Path(sys.argv[0]).name, self.processes.num_processes
         words = ["hf-mlnmt" if name == "__main__.py" else name, *sys.argv[1:]]
-        if name == "default_worker.py":  # started by Ray: its arguments are addresses of the cluster
+        if name == "default_worker.py":  # Ray's worker: sys.argv holds addresses of the cluster
             words = ["hf-mlnmt", "train", str(self.recipe.path)]
         return shlex.join([*words, *(["--processes", str(number)] if number > 1 else [])])
 
@@ -187,7 +187,8 @@ def train_in_folder(run: Run, dry_run: bool) -> Results | None:
 def _keeping(run: Run, dry_run: bool) -> Run:
     """Translates the text of `keep`, but not in a dry run or a begun run; returns the run with the task of `keep`."""
     with together():
-        if run.is_main and not dry_run and not folder.has_begun(run.output):  # a begun run's init_from may be gone
+        # once a run has begun, its init_from may be gone
+        if run.is_main and not dry_run and not folder.has_begun(run.output):
             watcher = Watcher(run.tell, run.progress) if run.progress else Watcher(run.tell)
             translate_kept(run.recipe, run.data, run.output, watcher)
     recipe = with_kept(run.recipe, run.output)
@@ -279,7 +280,10 @@ class Training:
 
 
 def accumulated(run: Run, changes: Changes, checkpoint: Path | None) -> int:
-    """Returns how many batches each process is to accumulate, so that a step sees as many as when the run began."""
+    """Returns how many batches each process accumulates, so that a step has as many batches as when the run began.
+
+    Raises: UserError if batch.accumulate was changed to another size of steps.
+    """
     told, now = run.recipe.batch.accumulate, run.processes.num_processes
     fitting = told
     with together():
@@ -321,10 +325,10 @@ def build(run: Run, checkpoint: Path | None, accumulate: int) -> Training:
         )
     model = preparation.model()
     tasks = preparation.tasks(model)
-    if model.config.is_encoder_decoder and model.can_generate():  # pipelines split longer sources
+    if model.config.is_encoder_decoder and model.can_generate():  # max_source_tokens: pipelines split longer sources
         generation: Any = model.generation_config
         if recipe.data.placeholders:
-            generation.placeholders = dict(recipe.data.placeholders)  # for the option `keep` of translating
+            generation.placeholders = dict(recipe.data.placeholders)  # a pipeline's option `keep` reads these
         generation.max_source_tokens = max(int(task.data.source_lengths.max()) for task in tasks)
     check_lengths(preparation, model.config)
     trainer = TranslationTrainer(
@@ -355,12 +359,13 @@ def _with_callbacks(run: Run, trainer: TranslationTrainer) -> Training:
     trainer.remove_callback(PrinterCallback)
     for callback in (progress, stop, metrics, curves, *filter(None, [early])):
         trainer.add_callback(callback)
-    trainer.add_callback(callbacks.LogBeforeSaving())  # last: it looks whether others asked for a checkpoint
+    # the last callback: it reads whether an earlier one asked for a checkpoint
+    trainer.add_callback(callbacks.LogBeforeSaving())
     return Training(trainer, progress, stop, early)
 
 
 def last_checkpoint(run: Run) -> Path | None:
-    """Returns the checkpoint to go on from, as the main process finds it; UserError where not every process has it."""
+    """Returns the newest whole checkpoint that the main process finds, or None. UserError if another cannot see it."""
     found = checkpoints.last_good(run.saved, run.warn) if run.is_main else None
     name = of_main(found.name if found else None)
     return common(run.saved / name) if name else None
@@ -422,7 +427,10 @@ def train(run: Run, training: Training, checkpoint: Path | None) -> None:
 
 
 def alphas(run: Run, trainer: TranslationTrainer, goes_on: bool) -> dict[str, float]:
-    """Returns the int8 scales of layers' inputs: calibrated on a development set at first, later read from a file."""
+    """Returns the int8 scales of layers' inputs: calibrated on a development set at first, later read from a file.
+
+    Raises: UserError without a development set of pairs.
+    """
     path = run.output / folder.ALPHAS
     if run.is_main and not (goes_on and path.is_file()):
         dev = next((each for each in trainer.dev_sets if each.sources), None)
@@ -434,7 +442,7 @@ def alphas(run: Run, trainer: TranslationTrainer, goes_on: bool) -> dict[str, fl
 
 
 def kinds_of_products(run: Run, goes_on: bool) -> frozenset[str]:
-    """Returns the kinds of products that oneDNN computes in this run; warns where the processor or library changed."""
+    """Returns the kinds of matrix products that oneDNN computes, as the run began with; warns of another processor."""
     path = run.output / folder.PRODUCTS
     if run.is_main and not goes_on:
         write_json(path, matmul_backends.record())
@@ -471,7 +479,10 @@ def _counted_steps(run: Run, training: Training) -> Sequence[int]:
 
 
 def average(run: Run, training: Training) -> dict[str, Path]:
-    """Writes the best and the average model as whole folders, unless they are up to date; returns the folders."""
+    """Writes the best and the average model as whole folders, unless they are up to date; returns the folders.
+
+    Raises: UserError for a broken checkpoint.
+    """
     generation = getattr(training.trainer.model, "generation_config", None)
     weights_of = {
         name: [run.saved / f"checkpoint-{step}" for step in steps]
@@ -490,7 +501,7 @@ def average(run: Run, training: Training) -> dict[str, Path]:
 
 
 def score(run: Run, training: Training, models: Mapping[str, Path]) -> Results:
-    """Scores both models on all test sets, writes results.json into each folder; returns the results of the average.
+    """Scores average and best model on all test sets; writes results.json beside each, returns those of the average.
 
     With evaluation.before also the model of init_from, whose results are in before/.
     """
@@ -536,7 +547,7 @@ def _described(run: Run, trainer: TranslationTrainer) -> Results:
             "steps": state["global_step"],
             "epochs": round(state["epoch"], 3),
             "seconds": round(meter["seconds"], 1),
-            # Measured by the main process; each other process takes as long.
+            # The main process's time times the number of processes, each of which takes as long.
             "cpu_minutes": round(meter["cpu_seconds"] * trainer.args.world_size / 60, 2),
             "target_tokens": meter["tokens"],
             "processes": trainer.args.world_size,
@@ -590,7 +601,7 @@ def _translations(run: Run, made: MadeFrom, name: str, model: Path, test: RawPai
     run.tell(f"translating {test.name} ({len(test.sources)} sentences) with {model}")
     translate = TranslationPipeline.from_pretrained(str(model))
     options: dict[str, Any] = {name: language for name, language in test.asked.items() if language}
-    if not options and translate.languages:  # the recipe names no codes of languages, but its tokenizer has some
+    if not options and translate.languages:  # the recipe names no codes of languages, but the tokenizer has codes
         options = {"target_language": test.language}
     outputs = [" ".join(line.splitlines()) for line in translate(test.sources, **options)]
     write_text(kept, "".join(line + "\n" for line in outputs))

@@ -1,4 +1,4 @@
-"""The recipe of a student: rounds that translate with its teachers, train on the translations, and train on in int8.
+"""The recipe of a student: rounds that translate with its teachers, train on the translations, train further in int8.
 
 References: Kim and Rush 2016, "Sequence-Level Knowledge Distillation"; of the sizes and of int8: Kim et al. 2019, "From
 Research to Production and Back". The objective is in distillation.py, the engines' format in export/firefox.py.
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from hf_mlnmt.training.pair import TwoFiles
 
 STUDENT, INT8 = "student", "int8"  # names of the rounds of a student
-STUDENTS = {"student-tiny": "ssru", "student-base": "ssru", "student-self-attention": "transformer"}  # shape: system
+# a student's shape -> the system that has it
+STUDENTS = {"student-tiny": "ssru", "student-base": "ssru", "student-self-attention": "transformer"}
 TEACHER = "teacher"  # folder of several teachers fused into one model
-WINDOW = 512  # lines translated between two writes: so many an interruption may cost
+WINDOW = 512  # lines that are translated between two writes, and lost at most if translating is interrupted
 
 
 def plan(
@@ -96,7 +97,8 @@ def student_rounds(
     corpus: sizes.Measured,
     machine: sizes.Machine,
 ) -> list[str]:
-    """Adds a student's keys and rounds to a recipe's content; returns what was chosen, in words.
+    """Adds a student's keys and rounds to a recipe's content; returns what was chosen, in words. UserError for an
+    unknown shape.
 
     teachers: for the objective. translate: keys of the synthetic corpus. corpus: the size of all translated text.
     """

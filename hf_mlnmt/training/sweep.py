@@ -1,4 +1,4 @@
-"""Sweeps: many trainings by one command, planned, run in a queue, continued after an end; their scores as one table.
+"""Sweeps: many trainings by one command, planned, run in a queue, continued after an interruption; a table of scores.
 
 A plan has every recipe with every combination of values and every seed, each with a folder of its own. The queue runs
 several at a time. Whatever ends it, the same call continues: all that a sweep knows is in its folder (docs/sweeps.md).
@@ -65,7 +65,7 @@ def plan(
     """Plans a run for each recipe, system, combination of values and seed; returns them in the order of their start.
 
     over: "key.sub=values" of `read_values`, combined all with all. seeds, systems: None or none: the recipe's own.
-    settings: "key.sub=value" for all runs.
+    settings: "key.sub=value" for all runs. Raises: UserError for a wrong recipe or --over, and for a run given twice.
     """
     axes: dict[str, list[Any]] = {}
     for text in over:
@@ -122,7 +122,10 @@ def as_yaml(value: Any) -> str:
 
 
 def check_points(jobs: Sequence[Job], data: Path, warn: Callable[[str], None] | None = None) -> None:
-    """Runs all checks before a training for each point; without `warn` the model's alone. UserError names the point."""
+    """Runs the checks before a training for each combination of values; calls `warn` with warnings. UserError names it.
+
+    Without `warn` checks only the recipe and, if its tokenizer is still to be trained, the model.
+    """
     points = {job.point: job for job in reversed(jobs)}  # one job a point: checks depend on no seed
     for job in reversed(points.values()):
         with naming(job.name), tempfile.TemporaryDirectory() as output:
@@ -145,7 +148,7 @@ def state_of(root: Path, job: Job) -> str:
 
 
 class Queue:
-    """The queue of a sweep, and after `run` the signal that ended it (`signum`).
+    """Trains the jobs of a sweep in order, `at_a_time` at once; `signum`: the signal that ended the sweep, or None.
 
     Args:
         start: starts the training of a job, whose output goes into a file; SIGTERM saves its state and ends it.
@@ -188,7 +191,7 @@ class Queue:
                     while waiting and len(running) < self.at_a_time and self.signum is None:
                         job = waiting.pop(0)
                         running[job] = self.start(job, self._log(job)), time.monotonic()
-                        if self.signum is not None:  # the signal came during the start
+                        if self.signum is not None:  # a signal came while the job was started
                             running[job][0].terminate()
                         say(job, "started" if states[job.name] == "new" else "started again")
                     for job, (process, since) in [*running.items()]:
@@ -202,7 +205,7 @@ class Queue:
                             say(job, what)
                     time.sleep(LOOK_AFTER)
             finally:
-                for process, _ in running.values():  # after an error in this loop
+                for process, _ in running.values():  # some still run: an exception ended the loop
                     process.terminate()
         return states
 
@@ -226,7 +229,7 @@ def last_words(log: Path) -> str:
 def write_table(root: Path, jobs: Sequence[Job], states: Mapping[str, str]) -> Table:
     """Writes sweep.csv, a row for each run, test set, protocol and metric; returns the means over seeds as a table."""
     rows: list[dict[str, Any]] = []
-    cells: dict[tuple[str, str], list[float]] = {}  # point and column -> a score of each seed
+    cells: dict[tuple[str, str], list[float]] = {}  # (point, column) -> the scores of its seeds
     for job in jobs:
         row = {"run": job.name, "point": job.point, "seed": job.seed, "state": states[job.name]}
         if states[job.name] != "finished":

@@ -120,7 +120,8 @@ class TaskSchedule:
         total = sum(exact)
         self.length = total if total <= LONGEST else max(LONGEST, len(shares))
         ends = [0, *itertools.accumulate(exact)]
-        self._ends = np.array([(end * self.length << _BITS) // total for end in ends])  # ends of tasks on the line
+        # end of each task on the line, in units of 2 ** -32
+        self._ends = np.array([(end * self.length << _BITS) // total for end in ends])
         self.counts = (np.diff(self._ends) / 2**_BITS).tolist()
         self._latest: tuple[int, np.ndarray, np.ndarray] = (-1, self._ends, self._ends)
 
@@ -153,8 +154,8 @@ class TaskSchedule:
         return task, int(before[task]) + int((tasks[:within] == task).sum())
 
 
-LONGEST = 1000  # most places of a cycle in which shares hold exactly
-_BITS = 32  # bits of the fraction of a place on the line
+LONGEST = 1000  # most places of a cycle whose shares hold exactly
+_BITS = 32  # bits after the point of a position on the line of a cycle
 
 
 def _mark(cycle: Any) -> Any:
@@ -188,12 +189,13 @@ class TaskBatchSampler(Sampler[tuple[int, list[int], int]]):
         self.samplers, self.schedule, self.epoch = list(samplers), schedule, 0
         self.accumulation, self.rank = samplers[0].accumulation, samplers[0].rank
         cycles = math.ceil(len(samplers[0]) / schedule.counts[0])
-        together = self.accumulation // math.gcd(self.accumulation, schedule.length)  # cycles that end with a step
+        # the fewest cycles after which a step ends too
+        together = self.accumulation // math.gcd(self.accumulation, schedule.length)
         self.total = math.ceil(cycles / together) * together * schedule.length
         self.begin_at(0, 0, [0] * len(self.samplers))
 
     def begin_at(self, step: int, places: int, batches: Sequence[int]) -> None:
-        """Continues at `step` of a training that may have had another number of processes so far.
+        """Makes the sampler continue at `step` of a training that may have had another number of processes so far.
 
         places: how many of the schedule each process had passed. batches: how many of each task all processes had seen.
         """
@@ -251,7 +253,7 @@ TASK = "task"  # the key of a batch that names its task
 def task_sampler(
     tasks: Sequence[Task], batches: Batches, args: TrainingArguments, group: int | None = None
 ) -> TaskBatchSampler:
-    """Returns the sampler of this process's batches; `batches.buckets` are of all tasks together.
+    """Returns the sampler of this process's batches of all tasks; each task has an equal part of `batches.buckets`.
 
     group: the batches of a step as the training began (see TokenBatchSampler).
     """
@@ -291,8 +293,8 @@ def task_loader(tasks: Sequence[Task], sampler: TaskBatchSampler, args: Training
     workers = args.dataloader_num_workers
     return EpochLoader(
         TaskExamples(tasks),
-        batch_sampler=sampler,  # type: ignore[arg-type]  # the data set takes a batch as it comes from there
-        collate_fn=Collator(  # type: ignore[arg-type]  # it gets what the data set's __getitems__ returns
+        batch_sampler=sampler,  # type: ignore[arg-type]  # TaskExamples reads a batch (task, indices, epoch)
+        collate_fn=Collator(  # type: ignore[arg-type]  # called with what TaskExamples.__getitems__ returns
             [task.name for task in tasks],
             [task.objective.collate for task in tasks],
             [each.buckets for each in sampler.samplers],
@@ -311,7 +313,7 @@ class Ahead(Iterator[Any]):
 
     def __init__(self, iterator: Iterator[Any], device: torch.device, count: int = 2) -> None:
         self.iterator, self.count = iterator, count
-        # A new thread begins with the first GPU, and would pin memory for that one.
+        # Without this the thread would use the first GPU, and pin memory for that GPU.
         begin = partial(torch.cuda.set_device, device) if device.type == "cuda" else None
         self._thread = ThreadPoolExecutor(1, "batches", begin)
         self._waiting: deque[Future] = deque()
@@ -327,7 +329,7 @@ class Ahead(Iterator[Any]):
 
 
 class TaskExamples(Dataset):
-    """A data set of all tasks' examples, read a batch at once: (its task, its examples as shown in its epoch)."""
+    """A data set of all tasks' examples: reads the batch (task, indices, epoch) at once, as (task, its examples)."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.sets = [task.data for task in tasks]
@@ -341,7 +343,8 @@ class TaskExamples(Dataset):
 
 
 def shown(data: TrainingSet, indices: np.ndarray, epoch: int) -> Examples:
-    """Returns the examples at these indices, each with (epoch, index) under SHOWN; read at once if the set can."""
+    """Returns the examples at these indices, each with (epoch, index) under SHOWN; reads all at once by `gather`, if
+    the data set has that method."""
     gather = getattr(data, "gather", None)
     examples = gathered(gather(indices) if gather else [data[index] for index in indices.tolist()])
     return Examples({**examples.columns, SHOWN: np.stack([np.full_like(indices, epoch), indices], 1)})

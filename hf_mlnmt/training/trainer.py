@@ -157,7 +157,7 @@ class Meter:
         write_json(folder / checkpoints.METER, {**totals, **more})
 
     def load(self, folder: Path, step: int) -> None:
-        """Reads the totals of a checkpoint folder, written at `step`, to go on from; without them, from zero."""
+        """Reads the totals of a checkpoint of step `step`, and continues with these; without totals, from zero."""
         if totals := read_json(folder / checkpoints.METER):
             self.seconds, self.cpu_seconds, self.tokens = (
                 totals[name] for name in ("seconds", "cpu_seconds", "tokens")
@@ -186,7 +186,7 @@ class FiniteGuard:
 
     def __init__(self, trainer: TranslationTrainer) -> None:
         self.trainer = trainer
-        self._seen: list[tuple[int, int, Tensor]] = []  # completed steps, batch within the step, loss
+        self._seen: list[tuple[int, int, Tensor]] = []  # of each batch: its step, its number in the step, its loss
         self._last = (-1, 0)
 
     def watch(self, step: int, loss: Tensor) -> None:
@@ -215,7 +215,8 @@ class FiniteGuard:
         trainer, args = self.trainer, self.trainer.args
         number, indices = trainer.sampler().members(step)[batch * args.world_size + args.process_index]
         task = trainer.tasks[number]
-        sentences = [index % task.data.distinct for index in indices]  # a variant counts as its sentence
+        # a changed variant of a sentence is shown as the sentence
+        sentences = [index % task.data.distinct for index in indices]
         which = f" of task '{task.name}'" if len(trainer.tasks) > 1 else ""
         raise NonFiniteLoss(
             f"step {step + 1}, batch {batch + 1} of {args.gradient_accumulation_steps}: {what}. Sentences of the batch "
@@ -272,7 +273,8 @@ class TranslationTrainer(Seq2SeqTrainer):
             # Trainer would cut every batch over the GPUs with DataParallel; several processes are faster and exact.
             logger.warning("using 1 of %d GPUs; to use all: accelerate launch -m hf_mlnmt train ...", args.n_gpu)
             args._n_gpu = 1
-        args.logging_nan_inf_filter = False  # the filter reads every loss, and hides NaN from the guard
+        # Trainer's filter would read every loss from the GPU, and hide nan from the guard
+        args.logging_nan_inf_filter = False
         self.tasks, self.batches = active(tasks), batches or Batches()
         self.schedule, self.save_extras = schedule, save_extras
         self.dev_sets = list(dev_sets) if isinstance(dev_sets, Sequence) else [dev_sets]
@@ -301,9 +303,10 @@ class TranslationTrainer(Seq2SeqTrainer):
         self._objectives = {task.name: task.objective for task in self.tasks}
         self._ahead: Ahead | None = None
         self._parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        self._began: dict[str, Any] | None = None  # the place in the data where a training goes on (`go_on_in_data`)
-        self._sampler: TaskBatchSampler | None = None  # made once: that takes seconds for millions of sentences
-        self.rounded: RoundedProducts | None = None  # rounds weights and inputs as int8 engines do
+        # what the checkpoint that a training continues from says of its place in the data
+        self._began: dict[str, Any] | None = None
+        self._sampler: TaskBatchSampler | None = None  # made once, since making takes seconds for millions of sentences
+        self.rounded: RoundedProducts | None = None  # rounds weights and inputs as int8 engines do; None: no rounding
 
     # Data
 
@@ -356,7 +359,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     def compute_loss(
         self, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Returns a task's loss, multiplied by the number of processes if gradients are averaged. Items are by task."""
+        """Returns a task's loss, times the processes if gradients are averaged. num_items_in_batch: task -> items."""
         if return_outputs:
             return super().compute_loss(model, inputs, True, num_items_in_batch)
         task, batch = _split(inputs)
@@ -400,7 +403,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         others = args.world_size > 1 or args.fp16 or args.torch_compile or args.torch_empty_cache_steps
         if not self.batches.buckets or others or not is_cuda(args.device):
             return False
-        dropped = ("encoder_layerdrop", "decoder_layerdrop", "layerdrop")  # layers to drop are drawn on the CPU
+        # the CPU draws which layers are dropped, and a graph would repeat one draw
+        dropped = ("encoder_layerdrop", "decoder_layerdrop", "layerdrop")
         checkpointing = getattr(model, "is_gradient_checkpointing", False)
         return not checkpointing and not any(getattr(model.config, name, 0) for name in dropped)
 
@@ -431,7 +435,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             return super()._wrap_model(model, training, dataloader)
         if isinstance(self.accelerator.unwrap_model(model, keep_torch_compile=False), TaskLosses):
             return model
-        # Evaluation calls the model itself, and computes in the same precision.
+        # Evaluation calls the model without TaskLosses, in the same precision: prepares it by itself too.
         self.accelerator.prepare_model(self.model, evaluation_mode=True)
         losses = TaskLosses(self.model, self.tasks, self.rounded)
         return self.accelerator.prepare_model(losses)
@@ -476,10 +480,10 @@ class TranslationTrainer(Seq2SeqTrainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval", **gen: Any
     ) -> dict[str, float]:
-        """Measures loss per target token (not smoothed), perplexity and metrics on translations of `dev_sets`.
+        """Measures loss per target token or other item (not smoothed), perplexity and metrics on `dev_sets`.
 
-        The numbers of the first set are eval_loss, eval_bleu and so on, those of others eval_<name>_loss. Without
-        `dev_sets` runs Seq2SeqTrainer's evaluation.
+        The numbers of the first set are eval_loss, eval_bleu and so on, those of others eval_<name>_loss, means over
+        several translated sets eval_mean_loss. Without `dev_sets` runs Seq2SeqTrainer's evaluation.
         """
         self.guard.check()
         with self.meter.paused():
@@ -506,7 +510,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         super()._save(output_dir, state_dict)
         folder = Path(output_dir or str(self.args.output_dir))
-        (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle, and the recipe has its content
+        (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle; the recipe has the same content
         if self.save_extras is not None and self.args.should_save:
             self.save_extras(folder)
 
@@ -534,7 +538,7 @@ class TranslationTrainer(Seq2SeqTrainer):
                     self._rotate(run)
                 self.accelerator.wait_for_everyone()
             finally:
-                shutil.rmtree(staging, ignore_errors=True)  # frees its space, which a full disk needs
+                shutil.rmtree(staging, ignore_errors=True)  # after an error, as of a full disk: frees the space
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Loads the states of optimizer and scheduler. Raises: UserError for a state of another model's optimizer."""
@@ -551,7 +555,8 @@ class TranslationTrainer(Seq2SeqTrainer):
             unfit = any(each.dim() > 0 and each.shape != weight.shape for weight, each in moments)
             why = "its tensors have other shapes than the weights" if unfit else None
         if self.schedule:
-            self.schedule.total = total  # this training's total: the checkpoint's had steps of another size
+            # keeps this training's number of steps: the checkpoint's may be of steps of another size
+            self.schedule.total = total
         if why:
             raise UserError(
                 f"{checkpoint}: its optimizer.pt or scheduler.pt does not fit this training ({why}). Put back the "

@@ -1,7 +1,8 @@
-"""Puts what a translation memory (hf_mlnmt/memory) has of a call's texts in, and steers the searches of the others.
+"""Looks up a call's texts in a translation memory (hf_mlnmt/memory): known ones are not searched, others are steered.
 
-A line that the memory has is put in whole; else its pieces are looked up one by one, and one without a match is steered
-by the line's best. The origin of a line that was cut is that of its least known piece.
+For a line that the memory has, its translation is used; else the line's pieces are looked up one by one, and each is
+steered by its own matches or by the line's best, whichever has the higher percentage. The origin of a line that was cut
+is that of the piece with the lowest percentage.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hf_mlnmt.memory.index import TranslationMemory
 from hf_mlnmt.memory.matching import BEHIND, EXACT, Bands, Match, holes
 from hf_mlnmt.memory.steering import Steering
 
-WEIGHT = 1.0  # unless memory_weight says another
+WEIGHT = 1.0  # the weight of rewards where memory_weight is not set
 MACHINE = "machine"
 
 
@@ -27,15 +28,16 @@ def _percent(matches: Sequence[Match]) -> int:
 
 
 def is_known(matches: Sequence[Match]) -> bool:
-    """Returns whether the best match's translation is one of the text itself."""
+    """Returns whether the first, best match has 100 percent or more: its translation can be used as it is."""
     return _percent(matches) >= EXACT
 
 
 class Remembered:
-    """A memory beside a call. parts: of the pipeline; ends: end tokens; longest: ids that the model reads, None: any.
+    """Looks up a call's texts in a memory. parts: the pipeline's model and tokenizers; ends: ids of end tokens;
+    longest: most ids that the model reads, None without a limit.
 
-    A model that was trained with matches (data.memory of a recipe) reads that of each text, and is not steered unless
-    memory_weight says so.
+    A model that was trained with matches (data.memory of a recipe) reads the best match's translation after each text,
+    and is steered only if memory_weight is set.
     """
 
     def __init__(
@@ -50,7 +52,8 @@ class Remembered:
         self.special = {*tokenizer.all_special_ids, *tokenizer.convert_tokens_to_ids(code_tokens(tokenizer))}
 
     def with_matches(self, texts: Sequence[str], cut: Sequence[CutText], free: Sequence[bool]) -> list[CutText]:
-        """Returns cut texts with what the memory knows of them. free: whether a translation may be put in as it is."""
+        """Returns the cut texts with known translations, where `free` allows these, and rewards for the searches of all
+        other pieces; counts the texts in `bands`."""
         lines, found = [text.strip() for text in texts], list[tuple[CutText, list[list[Match]]]]()
         around = ["", *lines, ""]
         for number, (text, may) in enumerate(zip(cut, free, strict=True)):
@@ -78,7 +81,7 @@ class Remembered:
         return [text for text, _ in found]
 
     def knows(self, text: str) -> bool:
-        """Returns whether the memory has a translation of a text, or, if the call cuts it again, one like it."""
+        """Returns whether the memory has a translation of a text or, if the call cuts sentences, any match."""
         matches = self.memory.matches(text, most=1)
         return bool(matches) if self.cuts else is_known(matches)
 
@@ -106,7 +109,7 @@ class Remembered:
         return [ids.tolist() for ids in encode(self.target, [*map(self.processing.apply, texts)], target=True)]
 
     def rules(self, inputs: Sequence[EncodedPiece]) -> list[Steering]:
-        """Returns the rule that steers the search of some pieces, or none."""
+        """Returns [the logits processor that steers the search of these pieces], or [] if no piece has rewards."""
         if not any(piece.steering for piece in inputs):
             return []
         return [Steering([piece.steering for piece in inputs], self.weight, self.ends)]
