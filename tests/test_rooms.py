@@ -15,27 +15,27 @@ FLOORS += ["search", "zoo", "data", "convert", "memory", "generation", "document
 FLOORS += ["recipe", "training", "reports", "hub", "export", "analysis", "serving", "demo", "cli"]
 # Room: (most lines, most files); and the most lines in all and of tests. CONTRIBUTING.md says how a ceiling is raised.
 CEILINGS = {
-    "analysis": (3_020, 12),
-    "cli": (3_130, 22),
-    "common": (2_320, 12),
-    "convert": (2_760, 12),
-    "data": (5_400, 23),
+    "analysis": (2_740, 12),
+    "cli": (2_990, 22),
+    "common": (2_260, 12),
+    "convert": (2_640, 11),
+    "data": (5_190, 19),
     "demo": (410, 3),
-    "documents": (2_720, 11),
-    "evaluation": (3_030, 12),
-    "export": (1_990, 10),
-    "generation": (7_070, 32),
-    "hub": (940, 6),
-    "memory": (800, 5),
-    "modeling": (7_800, 34),
-    "recipe": (1_820, 5),
-    "reports": (1_710, 10),
-    "search": (5_900, 24),
-    "serving": (3_320, 12),
-    "training": (7_790, 27),
-    "zoo": (600, 4),
+    "documents": (2_810, 11),
+    "evaluation": (2_850, 12),
+    "export": (2_120, 11),
+    "generation": (6_950, 31),
+    "hub": (910, 6),
+    "memory": (820, 5),
+    "modeling": (7_740, 33),
+    "recipe": (1_680, 5),
+    "reports": (1_640, 10),
+    "search": (5_820, 24),
+    "serving": (3_280, 12),
+    "training": (7_700, 27),
+    "zoo": (590, 4),
 }
-TOTAL, TESTS = 62_430, 54_750
+TOTAL, TESTS = 61_060, 52_950
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 
