@@ -53,7 +53,7 @@ def p_of_mark(tested: Mapping[str, Any]) -> float | None:
 
 
 def marks(p_values: Mapping[str, float | None]) -> dict[str, str]:
-    """Returns {system: "†", "‡" or ""} for all systems that were compared with a baseline, after Holm's correction.
+    """Returns {system: "†" (p < .05), "‡" (p < .01) or ""} for systems compared with a baseline, by Holm's correction.
 
     p_values: {system: uncorrected p-value of `p_of_mark`}, of all these systems; None: not tested.
     """

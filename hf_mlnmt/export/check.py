@@ -95,7 +95,7 @@ def generate(model: Any, sources: list[list[int]], beams: int) -> list[list[int]
         **{**token_ids(config), "pad_token_id": config.pad_token_id or 0},
     )
     input_ids, mask = pad(sources, config.pad_token_id or 0)
-    before, model.generation_config = model.generation_config, settings  # generate() fills unset `settings` from these
+    before, model.generation_config = model.generation_config, settings  # so that it fills no unset ones
     try:
         output = model.generate(input_ids=input_ids, attention_mask=mask)
     finally:

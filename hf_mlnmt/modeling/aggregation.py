@@ -62,7 +62,7 @@ class AggregationConfig(TransformerConfig):
         return self.collected_layers or self.encoder_layers
 
     def validate_collected_layers(self):
-        """Raises ValueError for collected_layers outside 1 .. encoder_layers; Transparent needs all of them."""
+        """Raises ValueError for collected_layers outside 1 .. encoder_layers, and for Transparent with fewer layers."""
         check_feature_count("collected_layers", self.collected_layers, self.encoder_layers)
         if self.aggregation == "Transparent" and self.collected_layers not in (None, self.encoder_layers):
             raise ValueError(

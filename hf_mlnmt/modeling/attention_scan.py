@@ -69,7 +69,7 @@ def previous_states(states: Tensor, start: Tensor | None, real: Tensor | None) -
         return torch.cat([first, states[:-1]])
     steps = torch.arange(1, len(states) + 1, device=states.device).unsqueeze(1)
     last = torch.where(real.t(), steps, 0).cummax(0).values
-    last = torch.cat([torch.zeros_like(last[:1]), last[:-1]])  # 0: no real position before
+    last = torch.cat([torch.zeros_like(last[:1]), last[:-1]])  # number of the real position before, from 1; 0: none
     rows = torch.arange(states.shape[1], device=states.device)
     return torch.cat([first, states])[last, rows]
 

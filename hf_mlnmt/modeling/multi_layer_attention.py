@@ -103,7 +103,8 @@ class MultiLayerAttention(CrossAttention):
         super().__init__(config, heads, layer_idx)
         width, bias = config.d_model, config.attention_bias
         self.layers, member = config.feature_count, config.multi_layer_attention
-        self.joint, self.sums = member in ("M-00", "M-01"), member in ("M-01", "M-11")  # U0 = 0, U1 = 1
+        self.joint = member in ("M-00", "M-01")  # U0 = 0: all layers share one softmax (3.9)
+        self.sums = member in ("M-01", "M-11")  # U1 = 1: the layers' contexts are summed, not concatenated (3.11)
         self.q_proj = StackedLinear(self.layers, width, width, bias)  # W_q^1 .. W_q^n
         self.kv_proj = PerLayerLinear(self.layers, width, 2 * width, bias)  # [W_k^i ; W_v^i]
         if not self.sums:

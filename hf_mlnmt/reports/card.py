@@ -37,7 +37,9 @@ from hf_mlnmt.reports.tables import (
     template,
 )
 
-LIBRARY = "hf-mlnmt"  # library key in huggingface.js (hub/); for "transformers" the Hub advises a release below 5
+# `library_name` of a translation model's card (hub/ holds its entry for the Hub's pages). For "transformers" the Hub
+# would tell readers to install Transformers below 5.
+LIBRARY = "hf-mlnmt"
 EVAL_RESULTS = ".eval_results"
 PIPELINE_TAGS = {"AutoModelForCausalLM": "text-generation", "AutoModelForMaskedLM": "fill-mask"}
 _NUMBERS = ("per_subword", "per_word", "bits_per_byte", "loss", "per_predicted_token")

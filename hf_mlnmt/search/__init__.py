@@ -228,7 +228,7 @@ def why_not(model: Any, criteria: Any, config: Any, arguments: dict[str, Any]) -
         return "a cache that was given"
     mask = arguments.get("attention_mask")
     if mask is not None and not bool(mask.any(dim=1).all()):
-        return "a source that is masked altogether"  # implementations of attention return different results here
+        return "a source that is masked altogether"  # of which implementations of attention compute different numbers
     if not isinstance(arguments.get("encoder_outputs"), ModelOutput):
         return "encoder_outputs that are no output of an encoder"
     if others := [name for name, value in arguments.items() if isinstance(value, Tensor) and name not in HANDLED]:

@@ -51,7 +51,7 @@ class TransformerState:
         self.length, self.slots = self.length + 1, start + width
         if missing := whole_blocks(self.slots) - self.history_mask.shape[-1]:
             self.history_mask = nn.functional.pad(self.history_mask, (0, missing), value=self.hidden)
-        self.history_mask[..., start : self.slots].diagonal(dim1=2, dim2=3).zero_()  # every beam sees itself
+        self.history_mask[..., start : self.slots].diagonal(dim1=2, dim2=3).zero_()  # shows each beam its new slot
 
     def expand(self, width: int) -> "TransformerState":
         for layer in self.cache.target_layers:
@@ -104,7 +104,7 @@ class TransformerDecoder:
         return f"cache slots of the kind {next(iter(unknown)).__name__}" if unknown else None
 
     def read(self, source: SourceBatch) -> SourceBatch:
-        """Returns the source, its outputs as `EncoderOutput` if the search knows the model's family."""
+        """Returns the encoded source with its encoder's outputs as `EncoderOutput`; unchanged for an unknown family."""
         if self.family is None:
             return source
         return source._replace(outputs=EncoderOutput.of(source.outputs, self.model.get_encoder().hands_on))

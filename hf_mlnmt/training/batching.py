@@ -282,8 +282,8 @@ class TokenBatchSampler(Sampler[list[int]]):
         """Returns the number of batches in every window over all processes. UserError for too few sentences."""
         chosen, varies = self._chosen(0, 0), self._shown[1] is not None
         counts = [len(self._pack(0, 0, noise, self.tokens)[1]) - 1 for noise in sorted({0.0, self.noise})]
-        # Each epoch of a mixture, and each window, needs another number of batches: the number that the first one needs
-        # is raised a little, and `_arrange` splits batches of the others until they have this number too.
+        # Windows, and epochs of a mixture, need different numbers of batches. All get the first one's, and .5 or 2 %:
+        # `_arrange` splits batches of windows and epochs with fewer, and makes larger batches for those with more.
         room = 1.02 if varies else 1.005 if self.windows > 1 else 1.0
         count = math.ceil(max(counts) * room / self.group) * self.group
         count = min(count, len(chosen) // self.group * self.group)

@@ -118,7 +118,7 @@ def initialise(
     wanted = _sources_of_tensors(model, names, sources, file)
     # vocabulary sizes; a tensor with such a size has a row for each subword
     rows = {table.shape[0] for table in _tables(model)}
-    stored: dict[str, dict[str, Any]] = {}  # a value of `sources` -> its tensors
+    stored: dict[str, dict[str, Any]] = {}  # folder or Hub name -> its tensors
     used: dict[str, set[str]] = {}
     with ExitStack() as stack:
         for part, name in sources.items():

@@ -126,7 +126,7 @@ def check_points(jobs: Sequence[Job], data: Path, warn: Callable[[str], None] | 
 
     Without `warn` checks only the recipe and, if its tokenizer is still to be trained, the model.
     """
-    points = {job.point: job for job in reversed(jobs)}  # one job a point: checks depend on no seed
+    points = {job.point: job for job in reversed(jobs)}  # a job for each combination: no check needs the seed
     for job in reversed(points.values()):
         with naming(job.name), tempfile.TemporaryDirectory() as output:
             preparation = Preparation(job.recipe(), data, Path(output), lambda text: None)

@@ -127,8 +127,8 @@ class TranslationGenerationMixin(Generation):
 
 
 # A function of (model, arguments of Transformers' loop, keyword arguments as a dictionary) that searches and returns
-# the loop's result, or None where Transformers' loop must search. `import hf_mlnmt` sets hf_mlnmt.search.run; in code
-# beside published weights it stays None.
+# the loop's result, or None where Transformers' loop must search. `import hf_mlnmt` sets hf_mlnmt.search.run; where a
+# model runs from the code published with its weights, without the package, `faster_search` stays None.
 faster_search: Callable[..., Any] | None = None
 
 # A function of (model, Transformers' generate(), its arguments by keyword) that returns its result. For options that

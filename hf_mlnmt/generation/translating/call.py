@@ -231,8 +231,8 @@ class TranslationCall(BatchSearch):
         return replace(new, confidence=min(sure, default=None), word_confidences=tuple(words))
 
     def summary(self) -> dict[str, Any]:
-        """Returns counts for JSON: translations cut at the length limit, probably wrong ones by warnings, and beside a
-        memory segments and words by bands of their matches."""
+        """Returns counts for JSON: translations cut at the length limit, probably wrong ones for each kind of warning;
+        with a translation memory also segments and words for each band of matches."""
         doubtful = Counter(name for _, names in self.doubtful for name in names)
         found: dict[str, Any] = {"cut": self.unfinished, "doubtful": dict(doubtful)}
         return found if self.memory is None else found | {"memory": self.memory.bands.to_dict()}

@@ -59,8 +59,8 @@ def sources_of_decoder(model: Any, outputs: Any) -> list[tuple[Any, Tensor]]:
 
 
 def sources_of_aggregation(model: Any, outputs: Any) -> list[tuple[Any, Tensor]]:
-    """Returns what `sources_of_decoder` does for a model of aggregation.py, whose layers may have memories of their
-    own."""
+    """Returns (attention over the source, memory that it reads) of each decoder layer of a model of aggregation.py; in
+    Transparent, whose memory has a dimension of layers, each decoder layer reads its own part."""
     if outputs.memory.dim() == 3:
         return sources_of_decoder(model, outputs)
     return [(layer.source_attn, layer.memory_of(outputs.memory)) for layer in model.decoder.layers]

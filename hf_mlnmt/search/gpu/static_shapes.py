@@ -53,7 +53,7 @@ logger = logging.get_logger(__name__)
 KNOWN = (Greedy, Draws, DrawsByRow, BeamSearch)  # the search strategies that this file computes
 LATE = 2  # Python reads the number of open sentences so many steps later
 FEWEST_STEPS = 32  # fewest target steps of a size
-SHORTEST = 16  # fewest source positions of a size
+SHORTEST = 16  # fewest source positions of a size; shorter sources are padded
 FEW_ROWS = 160  # up to so many sentences x beams a step takes about the same time
 SMALLER = 4  # by this a size's number of sentences is divided for a smaller size
 KEPT_SHARE = 0.25  # most memory that a model's kept stages may take, as a share of the memory free without them
@@ -324,7 +324,7 @@ class Stage:
         self.decoder: Any = decoder  # that of the present search
         self.runs = self.real = self.nbytes = 0
         self.limited: Any = None
-        self.arrivals: list[Any] = []  # pinned memory and an event for each copy of `left` that is under way
+        self.arrivals: list[Any] = []  # of each copy of `left` to the CPU under way: pinned memory, event
 
     def bytes(self) -> int:
         """Returns the bytes of this stage's large tensors, without the memory of graphs, which stages share."""
