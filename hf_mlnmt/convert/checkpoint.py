@@ -131,7 +131,7 @@ class Settings(dict[str, Any]):
                 )
 
     def check_numbers(self, names: Iterable[str], tensors: Mapping[str, Tensor]) -> None:
-        """Raises UserError for missing settings, no whole numbers, and those above the tensors' sizes and their number."""
+        """Raises UserError for missing settings, no whole numbers, and numbers above the tensors' sizes and count."""
         names, limit = list(names), max([len(tensors), *(size for tensor in tensors.values() for size in tensor.shape)])
         if missing := [name for name in names if self.get(name) is None]:
             raise UserError(f"{self.where}nothing is said of {', '.join(missing)}.")

@@ -49,8 +49,7 @@ def measured(
     begun = time.process_time()
     found = pipeline(texts, num_beams=4, split="sentences", **options)
     scores: dict[str, Any] = {"seconds": (time.process_time() - begun) / len(texts)}
-    groups: dict[int | None, str] = {None: "all", **BANDS}
-    for least, name in groups.items():
+    for least, name in [(None, "all"), *BANDS.items()]:
         numbers = [number for number, own in enumerate(bands) if least in (None, own)]
         if numbers:
             own = score([found[number] for number in numbers], [right[number] for number in numbers], bootstrap=0)
