@@ -1,4 +1,4 @@
-"""Products of plain layers by oneDNN: values, what is left to PyTorch, and who chooses."""
+"""Products of plain layers by oneDNN: values and gradients, what is left to PyTorch, and who chooses."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from helpers.contract import redraw
 from helpers.searching import sources, toy
 from peft import LoraConfig, get_peft_model
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from hf_mlnmt import UserError
@@ -33,15 +34,17 @@ def onednn(monkeypatch):
 @pytest.fixture
 def calls(monkeypatch):
     """A name for each product that went to oneDNN."""
-    found, own = [], matmul_backends.packed
+    found = []
+    for name in ("packed", "_multiply"):
+        of_module = getattr(matmul_backends, name)
 
-    def counted(*arguments, **options):
-        product = own(*arguments, **options)
-        found.extend(["packed"] if product is not None else [])
-        return product
+        def counted(*arguments, name=name, own=of_module, **options):
+            product = own(*arguments, **options)
+            found.extend([name] if product is not None else [])
+            return product
 
-    for module in (matmul_backends, step):
-        monkeypatch.setattr(module, "packed", counted)
+        monkeypatch.setattr(matmul_backends, name, counted)
+    monkeypatch.setattr(step, "packed", matmul_backends.packed)
     return found
 
 
@@ -67,6 +70,35 @@ def test_values(rows, bias, calls):
         assert ((packed(layer, states, onto=onto) - exact - onto).abs() <= bound(states, weight.t(), added, onto)).all()
         for name, function in (("relu", nn.functional.relu), ("swish", nn.functional.silu)):
             torch.testing.assert_close(packed(layer, states, name), function(exact).float(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_gradients(bias, calls):
+    """Those of any gradient, a number for all elements too, and of gradients; gradient checkpoints compute the same."""
+    layer, states = nn.Linear(70, 33, bias), torch.randn(40, 70, requires_grad=True)
+    weight, read, by_bias = layer.weight.detach(), states.detach(), torch.zeros(33)
+    for gradient in (torch.randn(40, 33), torch.ones(1, 1).expand(40, 33)):
+        states.grad = layer.weight.grad = None
+        output = project(layer, states.view(2, 20, 70)).flatten(0, 1)
+        output.backward(gradient)
+        exact = read.double() @ weight.double().t() + (layer.bias.detach().double() if bias else 0)
+        assert ((output - exact).abs() <= bound(read, weight.t(), *([layer.bias] if bias else []))).all()
+        wide, by_bias = gradient.double(), by_bias + gradient.sum(0)
+        assert ((states.grad - wide @ weight.double()).abs() <= bound(gradient, weight)).all()
+        assert ((layer.weight.grad - wide.t() @ read.double()).abs() <= bound(gradient.t(), read)).all()
+    assert calls == ["_multiply"] * 4
+    if bias:
+        assert torch.equal(layer.bias.grad, by_bias)
+    found = []
+    for run in (project, lambda layer, states: layer(states)):
+        (first,) = torch.autograd.grad(run(layer, states).pow(3).sum(), states, create_graph=True)
+        found.append(torch.autograd.grad(first.pow(2).sum(), [states, layer.weight], materialize_grads=True))
+    torch.testing.assert_close(*found)
+    (wanted,) = torch.autograd.grad(project(layer, states).sum(), states)
+    for reentrant in (False, True):
+        states.grad = None
+        checkpoint(project, layer, states, use_reentrant=reentrant).sum().backward()
+        assert torch.equal(states.grad, wanted)
 
 
 def test_a_weight_that_has_changed_is_laid_out_anew():
@@ -98,18 +130,11 @@ OTHERS = {
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_a_layer_that_is_not_plain_is_called(kind, calls):
-    layer = OTHERS[kind]().eval()
+    layer = OTHERS[kind]()
     states = torch.randn(5, 8, dtype=next(layer.parameters()).dtype)
+    assert torch.equal(project(layer, states), layer(states))
     with torch.no_grad():
-        assert torch.equal(project(layer, states), layer(states))
-    assert not calls
-
-
-def test_a_layer_in_training_is_called(calls):
-    layer, states = nn.Linear(8, 8), torch.randn(5, 8)
-    project(layer.eval(), states).sum().backward()
-    with torch.no_grad():
-        project(layer.train(), states)
+        assert torch.equal(project(layer.eval(), states), layer(states))
     assert not calls
 
 
@@ -124,6 +149,8 @@ def test_what_watches_or_changes_operators_sees_the_layer(calls):
     with LiveBytes():
         project(layer, states)
     assert not calls
+    torch.testing.assert_close(torch.func.jacrev(lambda x: project(layer.train(), x))(states[0]), layer.weight)
+    layer.eval()
     traced = torch.jit.trace(Called(layer), states[:3], check_trace=False)  # which calls it untraced
     exported = torch.export.export(Called(layer), (states,))
     assert not any("mkldnn" in str(node.target) for node in exported.graph.nodes)
@@ -168,6 +195,10 @@ def test_what_is_small_is_left_to_pytorch(monkeypatch, calls):
         assert not calls
         project(layer, torch.randn(5, 8))
         assert calls.pop() == "packed"
+    project(layer, torch.randn(matmul_backends.TIMES * 5 - 1, 8))
+    assert not calls
+    project(layer, torch.randn(matmul_backends.TIMES * 5, 8))
+    assert calls == ["_multiply"]
 
 
 @pytest.fixture
@@ -176,7 +207,7 @@ def timed(monkeypatch, tmp_path):
     monkeypatch.delenv(matmul_backends.VARIABLE)
     monkeypatch.setenv("HF_MLNMT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(matmul_backends, "_MEASURED", {})
-    speeds = {"few": [50.0, 90.0], "many": [100.0, 101.0]}
+    speeds = {"few": [50.0, 90.0], "many": [100.0, 101.0], "training": [99.0, 96.0]}
     monkeypatch.setattr(matmul_backends, "_timed", lambda: speeds)
     return tmp_path / "cache"
 

@@ -1,9 +1,9 @@
-"""Products of plain linear layers without gradients on a CPU: by PyTorch's own library (MKL on x86), or by oneDNN.
+"""Products of plain linear layers on a CPU: by PyTorch's own library (MKL on x86), or by oneDNN.
 
 PyTorch contains both. On some processors one of the two takes half of the other's time. So a product of few rows (up to
-15) and one of many are timed once with both, in a tenth of a second, and the result is stored in the cache folder for
-this processor, release of torch and number of threads. HF_MLNMT_MATMUL=mkl or onednn overrides it, and so does `using`,
-for a resumed training. Products of a training itself are left to PyTorch: oneDNN made a step 3 to 5 % faster.
+15), one of many, and one of a training, are timed once with both, in a tenth of a second, and the result is stored in
+the cache folder for this processor, release of torch and number of threads. HF_MLNMT_MATMUL=mkl or onednn overrides it,
+and so does `using`, for a resumed training. Gradients of weights are PyTorch's: oneDNN computes them no faster.
 
 Models call `project` through a slot (modeling/linear.py), the search calls `packed`. For oneDNN a weight is laid out
 anew once (`kept`). Both libraries compute in float32 but sum in different orders. For other layers than plain ones in
@@ -36,11 +36,12 @@ from hf_mlnmt.common.made_from import Digest
 from hf_mlnmt.modeling.matrices import is_plain
 
 LARGEST = 2**25  # most numbers in a weight of which a copy is kept: 128 MiB in float32
-KINDS = ("few", "many")
+KINDS = ("few", "many", "training")
 VARIABLE, LIBRARIES = "HF_MLNMT_MATMUL", ("mkl", "onednn")
 FEW = 15  # most rows of a product of the kind "few"
 LEAST = 2**20  # fewest multiplications of a product for which a call of oneDNN, microseconds longer, is worth its time
-ROWS = {"few": 5, "many": 64}  # rows of the products that are timed
+TIMES = 16  # as many times LEAST in a training, where the call is one of an autograd function in Python
+ROWS = {"few": 5, "many": 64, "training": 256}  # rows of the products that are timed
 INPUTS, OUTPUTS, ROUNDS = 512, 1024, 8
 GAIN = 1.03  # the ratio of speeds from which on oneDNN is chosen: smaller ones are noise of the clock
 _USED: list[frozenset[str]] = []  # kinds set by `using`, the innermost last
@@ -89,7 +90,7 @@ def takes_few(module: nn.Module) -> bool:
 
 
 def project(module: Any, states: Tensor) -> Tensor | None:
-    """Computes module(states), states (..., inputs), without gradients; None where the caller must call the module."""
+    """Computes module(states), states (..., inputs), and its gradients; None where the caller must call the module."""
     hooks = module._backward_hooks or module._backward_pre_hooks or _has_any_global_hook()
     if hooks or not is_plain(module):
         return None
@@ -98,9 +99,13 @@ def project(module: Any, states: Tensor) -> Tensor | None:
         outputs, bias = len(weight), module.bias
         bias = None if bias is None else nn.functional.pad(bias, (0, len(padded) - outputs))
         return nn.functional.linear(states, padded, bias)[..., :outputs]
-    if torch.is_grad_enabled() or module.training or not _is_for_onednn(states, module.weight):
+    if not _is_for_onednn(states, module.weight):
         return None
-    products = packed(module, states.reshape(-1, states.shape[-1]))
+    rows, products = states.reshape(-1, states.shape[-1]), None
+    if not torch.is_grad_enabled() and not module.training:
+        products = packed(module, rows)
+    elif rows.numel() * len(module.weight) >= TIMES * LEAST and "training" in chosen():
+        products = _Linear.apply(rows, module.weight, module.bias)
     return None if products is None else products.view(*states.shape[:-1], len(module.weight))
 
 
@@ -115,6 +120,28 @@ def with_padded(weight: Tensor, padded: Tensor) -> Iterator[None]:
         yield
     finally:
         _OF_THREAD.padded = None
+
+
+def _multiply(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
+
+
+class _Linear(torch.autograd.Function):
+    """A linear layer of states (rows, inputs) by oneDNN, and the states' gradient where that is not differentiated."""
+
+    @staticmethod
+    def forward(ctx, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(states, weight)
+        return _multiply(states, weight, bias)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        (states, weight), needed = ctx.saved_tensors, ctx.needs_input_grad
+        by_states = None
+        if needed[0]:
+            by_states = gradient @ weight if torch.is_grad_enabled() else _multiply(gradient, weight.t())
+        by_weight = gradient.t() @ states if needed[1] else None
+        return by_states, by_weight, gradient.sum(0) if needed[2] else None
 
 
 def _is_for_onednn(states: Tensor, weight: Tensor) -> bool:
@@ -193,10 +220,8 @@ def _timed() -> dict[str, list[float]]:
     laid_out = torch.ops.mkldnn._reorder_linear_weight(weight)
     for kind, rows in ROWS.items():
         states = torch.ones(rows, INPUTS, dtype=torch.float32, device="cpu")
-        both = (
-            partial(nn.functional.linear, states, weight),
-            partial(torch.ops.mkldnn._linear_pointwise, states, laid_out, None, "none", [], ""),
-        )
+        factors = states, weight if kind == "training" else laid_out
+        both = partial(nn.functional.linear, states, weight), partial(_multiply, *factors)
         # The time of this thread alone, so that other programs on a busy machine matter less.
         seconds = [[timeit(product, timer=time.thread_time, number=1) for product in both] for _ in range(ROUNDS + 1)]
         rates[kind] = [round(2e-9 * rows * INPUTS * OUTPUTS / min(turns), 1) for turns in zip(*seconds[1:])]

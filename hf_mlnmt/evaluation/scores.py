@@ -83,6 +83,9 @@ class Protocol:
             raise UserError(
                 f"protocol {self.name!r}: expected one of {', '.join(PROTOCOLS)}{suggest(str(self.name), PROTOCOLS)}."
             )
+        for value in (self.language, self.tokenize):
+            if not isinstance(value, str | None):
+                raise UserError(f"language and tokenizer: expected their names, not {value!r}.")
         if self.name == "classic" and not _two_letters(self.language):
             raise UserError(f"language {self.language!r}: the classic protocol needs a two-letter code, such as 'de'.")
         if self.tokenize is not None:
@@ -322,6 +325,8 @@ def score(
     Raises: UserError for different numbers of lines, no lines at all, and unknown names.
     Source: Papineni et al. 2002 (BLEU), Popović 2015 (chrF), Snover et al. 2006 (TER), all as in sacreBLEU (Post 2018).
     """
+    if not isinstance(hypotheses, Iterable):
+        raise UserError(f"hypotheses: expected a list of lines, not {hypotheses!r}.")
     if not isinstance(hypotheses, Sequence):
         hypotheses = list(hypotheses)
     metrics = [metrics] if isinstance(metrics, str) else metrics
@@ -489,9 +494,12 @@ def score_protocols(
 def reference_lists(references: References) -> list[Sequence[str | None]]:
     """Returns a list of lines for each reference, whichever form of `References` was given. Raises: UserError for
     another object, and a sentence without a reference."""
-    given: Any = references if isinstance(references, str | Sequence) else list(references)  # reads a generator
-    sets: Any = [given] if not given or isinstance(given[0], str) else list(given)
-    if isinstance(given, str) or not all(
+    given: Any = list(references) if isinstance(references, Iterable) and not isinstance(references, str) else None
+    if not given:
+        got = "one string" if isinstance(references, str) else repr(references) if references else "nothing"
+        raise UserError(f"references: expected a list of lines, or a list of such lists; got {got}.")
+    sets: Any = [given] if isinstance(given[0], str) else given
+    if not all(
         isinstance(lines, Sequence) and not isinstance(lines, str) and all(isinstance(x, str | None) for x in lines)
         for lines in sets
     ):
@@ -502,12 +510,14 @@ def reference_lists(references: References) -> list[Sequence[str | None]]:
 
 
 def check_samples(seed: int, *counts: int) -> None:
-    """Raises UserError for a seed below 1, negative numbers of samples, or more than a million."""
+    """Raises UserError for a seed below 1, more than a million samples, and numbers that are negative or not whole."""
+    if wrong := [number for number in (seed, *counts) if not isinstance(number, int | np.integer) or number < 0]:
+        raise UserError(f"seed and samples: expected whole numbers of at least 0, not {wrong[0]!r}.")
     if seed < 1:
         raise UserError(f"seed {seed}: expected a positive number.")
-    if wrong := [count for count in counts if not 0 <= count <= _MOST_SAMPLES]:
+    if (count := max(counts)) > _MOST_SAMPLES:
         raise UserError(
-            f"{wrong[0]:,} samples: expected 0 to {_MOST_SAMPLES:,}; 1,000 resamples, 10,000 trials are usual."
+            f"{count:,} samples: expected {_MOST_SAMPLES:,} at most; 1,000 resamples, 10,000 trials are usual."
         )
 
 

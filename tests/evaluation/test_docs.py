@@ -17,11 +17,11 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "scores.md"
 PROLOGUE = """hf-mlnmt() { "$PYTHON" "$FORK" package -c 'from hf_mlnmt.cli import main; main()' "$@"; }\n"""
 
 
-def test_every_block_runs(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_every_block_runs(tmp_path: Path, monkeypatch, capsys, evaluate_cache) -> None:
     monkeypatch.chdir(tmp_path)
     environment = {**os.environ, "PYTHON": sys.executable, "FORK": fresh.__file__}
     blocks = re.findall(r"^```(bash|python)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert [language for language, _ in blocks].count("python") == 3
+    assert [language for language, _ in blocks].count("python") == 4
     for language, block in blocks:
         if language == "bash":
             shell = ["bash", "-ec", PROLOGUE + block]

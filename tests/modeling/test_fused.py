@@ -265,6 +265,42 @@ def test_the_way_back_drops_what_the_way_there_did(monkeypatch):
     assert set(by_computed.unique().tolist()) == {0.0, 2.0}
 
 
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.9])
+def test_on_a_cpu_a_fair_draw_keeps_elements(rate):
+    """Rate, scale, gradient, independence of near elements, four of which share a draw; the seed decides."""
+    states, ones, norm = torch.randn(499, 401), torch.ones(499, 401, requires_grad=True), nn.LayerNorm(401)
+
+    def draw(seed, computed=ones):
+        torch.manual_seed(seed)
+        return fused.residual(torch.zeros(499, 401), computed, rate, None)
+
+    found = draw(4)
+    kept, share = (found != 0).double().flatten(), 1 - rate
+    assert abs(kept.mean() - share) < 5 * (rate * share / len(kept)) ** 0.5  # five standard deviations
+    for distance in (1, 2, 3, 4, 8):
+        assert (
+            abs(((kept - share)[distance:] * (kept - share)[:-distance]).mean()) < 5 * rate * share / len(kept) ** 0.5
+        )
+    torch.testing.assert_close(found, kept.view(499, 401).float() / share)
+    incoming = torch.randn(499, 401)
+    assert torch.equal(torch.autograd.grad(found, ones, incoming)[0], incoming * found)
+    assert torch.equal(draw(4), found)
+    assert not torch.equal(draw(5), found)
+    torch.manual_seed(4)
+    assert torch.equal(fused.residual(states, ones, rate, norm), norm(states + found))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(draw(4, ones.bfloat16()), found)
+
+
+def test_on_a_cpu_other_dropouts_are_pytorchs():
+    states = torch.randn(3, 8)
+    for given, rate in ((states, 0.0), (states, 1.0), (states.double(), 0.5), (states.bfloat16(), 0.5)):
+        assert fused.residual(given, given, rate, None) is None
+    assert fused.residual(states, None, 0.5, nn.LayerNorm(8)) is None
+    for size in (0, 1, 3, 5):
+        assert fused.residual(states[:, :size], states[:, :size], 0.5, None).shape == (3, size)
+
+
 def test_the_loss_in_chunks(monkeypatch):
     """Which adds the gradients of the table up, and those of the bias."""
     states, weight, bias = torch.randn(9, 4), torch.randn(7, 4), torch.randn(7)

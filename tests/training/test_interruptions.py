@@ -86,7 +86,7 @@ def test_a_corrupted_checkpoint_is_passed_over_and_told(plain, data, tmp_path):
     assert same_weights(folder, output)
 
 
-@pytest.mark.parametrize("began", [["many"], None])
+@pytest.mark.parametrize("began", [["training"], None])
 def test_a_run_goes_on_with_the_products_it_began_with(began, plain, data, tmp_path, monkeypatch):
     """Whatever is faster here, and another processor is told; one that began on a GPU has PyTorch's alone."""
     folder, recipe = plain
