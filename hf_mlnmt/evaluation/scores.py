@@ -495,10 +495,10 @@ def reference_lists(references: References) -> list[Sequence[str | None]]:
     """Returns a list of lines for each reference, whichever form of `References` was given. Raises: UserError for
     another object, and a sentence without a reference."""
     given: Any = list(references) if isinstance(references, Iterable) and not isinstance(references, str) else None
-    if not given:
-        got = "one string" if isinstance(references, str) else repr(references) if references else "nothing"
+    if given is None:
+        got = "one string" if isinstance(references, str) else repr(references) if references is not None else "nothing"
         raise UserError(f"references: expected a list of lines, or a list of such lists; got {got}.")
-    sets: Any = [given] if isinstance(given[0], str) else given
+    sets: Any = [given] if not given or isinstance(given[0], str) else given
     if not all(
         isinstance(lines, Sequence) and not isinstance(lines, str) and all(isinstance(x, str | None) for x in lines)
         for lines in sets
@@ -517,7 +517,7 @@ def check_samples(seed: int, *counts: int) -> None:
         raise UserError(f"seed {seed}: expected a positive number.")
     if (count := max(counts)) > _MOST_SAMPLES:
         raise UserError(
-            f"{count:,} samples: expected {_MOST_SAMPLES:,} at most; 1,000 resamples, 10,000 trials are usual."
+            f"{count:,} samples: expected 0 to {_MOST_SAMPLES:,}; 1,000 resamples, 10,000 trials are usual."
         )
 
 
