@@ -10,7 +10,8 @@ MADLAD                  | -                            | `<2de>` before the sour
 ours, modules of each   | chooses its encoder          | chooses its decoder
 one pair                | -                            | -
 
-A `Direction` holds what tells a model its languages, for the encoder of texts and for generate().
+A `Direction` holds what tells a model its languages, for the encoder of texts and for generate(): in translating
+`Parts.between` (generation/translating/loading.py) asks for it, in training `encode_corpus` (encoding.py) writes the codes.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The first batch of a shape runs kernel by kernel: it does the set-up that a capture must not do, and shows whether a
 value is read from the GPU, which no graph can hold. Gradients are copied, or added, to tensors that all graphs share,
 as they share the memory of intermediate results. Random numbers are torch's own: a replay draws those that the step
-would have drawn without a graph.
+would have drawn without a graph. `TranslationTrainer.captures` says which trainings have graphs.
 """
 
 from __future__ import annotations

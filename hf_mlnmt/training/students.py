@@ -1,7 +1,8 @@
 """The recipe of a student: rounds that translate with its teachers, train on the translations, train further in int8.
 
 References: Kim and Rush 2016, "Sequence-Level Knowledge Distillation"; of the sizes and of int8: Kim et al. 2019, "From
-Research to Production and Back". The objective is in distillation.py, the engines' format in export/firefox.py.
+Research to Production and Back". `train_pair` (pair.py) calls `plan` and runs the rounds; the objective is in
+distillation.py, the engines' format in export/firefox.py.
 """
 
 from __future__ import annotations
