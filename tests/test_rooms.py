@@ -17,25 +17,25 @@ FLOORS += ["recipe", "training", "reports", "hub", "export", "analysis", "servin
 CEILINGS = {
     "analysis": (2_740, 12),
     "cli": (2_990, 22),
-    "common": (2_260, 12),
+    "common": (2_290, 12),
     "convert": (2_640, 11),
     "data": (5_190, 19),
     "demo": (410, 3),
     "documents": (2_810, 11),
-    "evaluation": (2_850, 12),
+    "evaluation": (2_860, 12),
     "export": (2_120, 11),
     "generation": (6_950, 31),
     "hub": (910, 6),
     "memory": (820, 5),
-    "modeling": (7_740, 33),
+    "modeling": (7_760, 33),
     "recipe": (1_680, 5),
     "reports": (1_640, 10),
-    "search": (5_820, 24),
+    "search": (5_830, 24),
     "serving": (3_280, 12),
     "training": (7_700, 27),
     "zoo": (590, 4),
 }
-TOTAL, TESTS = 61_060, 52_950
+TOTAL, TESTS = 61_120, 53_050
 # Names that Transformers and named tuples give their classes, for all to use.
 PUBLIC = {"_can_record_outputs", "_tied_weights_keys", "_layer_type", "_fields", "_replace"}
 

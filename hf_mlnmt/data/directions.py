@@ -11,7 +11,7 @@ ours, modules of each   | chooses its encoder          | chooses its decoder
 one pair                | -                            | -
 
 A `Direction` holds what tells a model its languages, for the encoder of texts and for generate(): in translating
-`Parts.between` (generation/translating/loading.py) asks for it, in training `encode_corpus` (encoding.py) writes the codes.
+`Parts.between` (generation/translating/loading.py) asks for it; in training `encode_corpus` (encoding.py) adds codes.
 """
 
 from __future__ import annotations

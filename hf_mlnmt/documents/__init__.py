@@ -2,6 +2,8 @@
 
 FORMATS has an entry for each file name ending. A format's reader parses text, or the bytes of an archive, to a Document
 (marked.py), which has the `texts` to translate; its `write` returns the document with the translations in their places.
+A .docx, for example: office.py unpacks it, xml.py makes tokens, marked.py texts with marks; matching.py finds the places
+of the marks in the translation, marked.py joins both, office.py packs.
 """
 
 from __future__ import annotations
