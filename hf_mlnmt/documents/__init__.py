@@ -1,8 +1,8 @@
 """Translates the text of documents and keeps their markup: web pages, subtitles, Office files, message catalogues.
 
 FORMATS has an entry for each file name ending. A format's reader parses text, or the bytes of an archive, to a Document
-(marked.py), which has the `texts` to translate; its `write` returns the document with the translations in their places.
-A .docx, for example: office.py unpacks it, xml.py makes tokens, marked.py texts with marks; matching.py finds the places
+(marked.py), which has the `texts` to translate; its `write` returns the document with the translations in place.
+A .docx, for example: office.py unpacks it, xml.py makes tokens, marked.py texts and marks; matching.py finds the places
 of the marks in the translation, marked.py joins both, office.py packs.
 """
 

@@ -36,8 +36,8 @@ def length_penalties(config: Any, length: int, longest: int) -> tuple[float, flo
     """Returns the divisors of sums of log P: length^length_penalty for a hypothesis that is finished now, and for the
     bound on open ones the same, or with early_stopping="never" and length_penalty > 0 that of the longest length.
 
-    `Hypotheses` divides by these; cpu/search.c and gpu/kernels.py by tables of them for all lengths (cpu/one_sentence.py,
-    gpu/static_shapes.py).
+    `Hypotheses` divides by these; cpu/search.c and gpu/kernels.py divide by tables of them for all lengths, which
+    cpu/one_sentence.py and gpu/static_shapes.py make.
     """
     hopeful = config.early_stopping == "never" and config.length_penalty > 0.0
     return length**config.length_penalty, (longest if hopeful else length) ** config.length_penalty
