@@ -211,7 +211,7 @@ def test_resized_vocabulary(member, batch, tmp_path, tied):
 
 
 @pytest.fixture(scope="session")
-def published(request, tmp_path_factory) -> Path:
+def saved_with_code(request, tmp_path_factory) -> Path:
     """The folder of all members, each saved with its code; test_generate.py reads such folders without the package."""
     members = asked_for(request, "member")
     return made_once(tmp_path_factory, "hub", lambda root: publish(root, members))
@@ -228,16 +228,16 @@ def publish(root: Path, published: list[Member]) -> None:
             type(model)._auto_class = type(model.config)._auto_class = None
 
 
-def test_published_folder_loads_with_the_package_and_no_remote_code(member, model, batch, published):
-    loaded = AutoModelForSeq2SeqLM.from_pretrained(published / str(member))
+def test_published_folder_loads_with_the_package_and_no_remote_code(member, model, batch, saved_with_code):
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(saved_with_code / str(member))
     assert type(loaded) is type(model)
     assert torch.equal(logits_of(loaded, batch), logits_of(model, batch))
 
 
-def test_published_code_imports_only_torch_and_transformers(member, published):
+def test_published_code_imports_only_torch_and_transformers(member, saved_with_code):
     allowed = {"torch", "transformers", "huggingface_hub", *sys.stdlib_module_names}
     optional = {"triton", "hf_mlnmt"}  # inside `try`: used if they are there
-    for path in (published / str(member)).glob("*.py"):
+    for path in (saved_with_code / str(member)).glob("*.py"):
         assert set(get_imports(path)) <= allowed, path.name  # what Transformers asks a reader to install
         for line in path.read_text().splitlines():
             words = line.split()
@@ -249,9 +249,9 @@ BASELINE = {"attention", "configuration", "generation", "layers", "linear", "los
 BASELINE |= {"stack", "transformer"}
 
 
-def test_published_code_is_the_paper_and_the_baseline(member, published):
+def test_published_code_is_the_paper_and_the_baseline(member, saved_with_code):
     """Neither kernels nor searches go along: beside the baseline's files there are files of the paper's family."""
-    copied = {path.stem for path in (published / str(member)).glob("*.py")}
+    copied = {path.stem for path in (saved_with_code / str(member)).glob("*.py")}
     assert copied >= BASELINE
     assert (copied == BASELINE) == (member.system == "transformer")
     assert not [name for name in copied if "fused" in name or "triton" in name]
