@@ -23,7 +23,7 @@ _TOLERANCE = 1e-4  # largest difference of logits allowed, relative to the large
 
 
 class Imported(NamedTuple):
-    """What an import returns: the model, its tokenizers, the content of import.json, the folder if one was written."""
+    """Holds an imported model, its tokenizers, the content of import.json, and the folder if one was written."""
 
     model: Any
     tokenizers: Tokenizers

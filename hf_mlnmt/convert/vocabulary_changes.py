@@ -61,7 +61,7 @@ _NEVER = -1e6  # the score of an entry that no text is cut into
 
 
 class Trimmed(NamedTuple):
-    """What `trim` saved: rows, parameters and seconds of a forward pass of a small batch, each (before, after); and
+    """Holds what `trim` saved: rows, parameters and seconds of a small batch's forward pass, each (before, after); and
     {text: share of its lines that both tokenizers cut alike}."""
 
     entries: tuple[int, int]
@@ -321,7 +321,7 @@ def _renumber(settings: Any, new: Mapping[int, int]) -> None:
 
 
 class Extended(NamedTuple):
-    """What `add_languages` added. codes: {token of a code: its id}. entries: characters and pieces, in order of ids.
+    """Holds what `add_languages` added. codes: {token of a code: its id}. entries: characters and pieces, by their ids.
     characters: {character that the vocabulary lacked: (how often it occurs in the text, words that have it)}."""
 
     codes: dict[str, int]

@@ -33,7 +33,7 @@ _CODE = re.compile(r"(?:>>|<2)([^<>]+)(?:<<|>)")  # a language token: >>de<< of 
 
 @dataclass(frozen=True)
 class Direction:
-    """How a model is told its languages: ids or text before a source, src_lang (`source`), arguments of generate()."""
+    """Tells a model its languages: ids or text before a source, src_lang (`source`), arguments of generate()."""
 
     prefix_ids: tuple[int, ...] = ()
     prefix_text: str = ""
