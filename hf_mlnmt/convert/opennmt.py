@@ -68,8 +68,10 @@ def read(path: Path, content: Mapping[str, Any]) -> Checkpoint:
     """Makes a Checkpoint of the content of OpenNMT-py's file. Raises: UserError for options that we cannot compute."""
     settings = Settings(f"{path}: ", content["opt"])
     settings.check({"position_encoding": (True, None)})
-    vocabulary = Settings(f"{path}: vocab: ", content["vocab"])
-    checkpoint = build("opennmt-py", str(path), settings, _tensors(path, content), vocabulary)
+    tensors = _tensors(path, content)
+    if any(name.startswith("generator.0.") for name in tensors):  # a training begun in version 2
+        tensors = {name.replace("generator.0.", "generator."): value for name, value in tensors.items()}
+    checkpoint = build("opennmt-py", str(path), settings, tensors, Settings(f"{path}: vocab: ", content["vocab"]))
     for side in ("encoder", "decoder"):
         checkpoint.placement.leave_out_sines(f"{side}.embeddings.make_embedding.pe.pe", checkpoint.config)
     names = [f"{side}.embeddings.make_embedding.emb_luts.0.weight" for side in ("encoder", "decoder")]

@@ -223,6 +223,13 @@ def test_weights_of_opennmt_may_lie_beside_the_options(tmp_path):
     assert torch.equal(logits(folder), plain)
 
 
+def test_the_output_of_opennmt_in_version_2_has_a_number(tmp_path):
+    def numbered(content):
+        return content | {"generator": {f"0.{name}": value for name, value in content["generator"].items()}}
+
+    assert torch.equal(logits(opennmt(tmp_path / "x", change=numbered)), logits(opennmt(tmp_path / "y")))
+
+
 def tensors(key, **changes):
     """A change of a checkpoint's tensors; None takes one away."""
 
