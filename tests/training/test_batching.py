@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_mlnmt import UserError
+from hf_mlnmt.data.training_set import scattered
 from hf_mlnmt.training import batching
 from hf_mlnmt.training.batching import TokenBatchSampler, batch_statistics
 
@@ -170,3 +171,16 @@ def test_a_large_epoch_is_made_window_by_window(more, monkeypatch):
     for rank, process in enumerate(processes):
         assert list(process) == [batch.tolist() for batch in epochs[0][rank::2]]
         assert process.following(2 * len(process) - 4) == [batch.tolist() for batch in epochs[0][-4:-2]]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 1000, 1025])
+def test_places_are_scattered_by_a_permutation_without_the_others(size):
+    def of(places, seed=0):
+        return scattered(places, size, np.random.default_rng(seed)).tolist()
+
+    whole = of(np.arange(size))
+    assert sorted(whole) == list(range(size))
+    assert of(np.arange(size)[size // 2 :]) == whole[size // 2 :]
+    if size == 1000:
+        assert abs(np.corrcoef(np.arange(size), whole)[0, 1]) < 0.15
+        assert sum(a == b for a, b in zip(whole, of(np.arange(size), 1))) < 10
