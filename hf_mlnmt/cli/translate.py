@@ -43,7 +43,7 @@ def translate(
     below: float | None = _of_output(None, "--mark or --leave what has less confidence.", min=0, max=1),
     mark: str | None = _of_output(None, "Put before translations --below."),
     leave: bool = _of_output(False, "Leave the source where the translation is --below."),
-    fuzzy: bool = _of_output(False, "Mark translations in .po and .xliff as not reviewed."),
+    fuzzy: bool = _of_output(False, "Mark translations in .po, .xliff and .ts as not reviewed."),
     window: int = options.machine(2048, "Lines that are read and sorted by length together.", min=1),
     device: options.Device = None,
     dtype: options.Dtype = "auto",
@@ -124,7 +124,8 @@ def translate(
             check_output(output, *inputs)
         form: Form = "any" if format else "column" if memory else "lines"
         texts = TextFiles(inputs, decoding, files_of, window, form)
-    check_files(model, inputs, list(files_of.values()), decoding.told)
+    bare = [Path(named).with_suffix("")] if named else inputs  # a document's ending is no language: a.ts, a.arb
+    check_files(model, bare, list(files_of.values()), decoding.told)
     options.use_machine(threads)
     how: dict[str, Any] = {"revision": revision} if revision else {}
     pipeline = TranslationPipeline.from_pretrained(model, device=device, dtype=dtype, **how)

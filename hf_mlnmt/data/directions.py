@@ -24,7 +24,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from hf_mlnmt.common.errors import UserError, say_once, suggest
-from hf_mlnmt.common.languages import same_language
+from hf_mlnmt.common.languages import direction_of, same_language
 from hf_mlnmt.common.model_folder import read_config
 from hf_mlnmt.data.tokenizer import Tokenizers, language_code, languages_of, load_tokenizers, own_copy
 
@@ -71,8 +71,9 @@ def direction(model: Any, tokenizer: Any, source: str | None, target: str | None
     if known:
         token = known[_choose("target_language", target, known, name)]
         return Direction(prefix_ids=(tokenizer.convert_tokens_to_ids(token),))
-    for option, value in (("source_language", source), ("target_language", target)):
-        if value is not None:
+    own = direction_of(name) or ("", "") if name else ("", "")  # of a model of one pair, whose codes change nothing
+    for option, value, there in zip(("source_language", "target_language"), (source, target), own):
+        if value is not None and not same_language(value, there):
             raise UserError(f"{option} {value!r}: {name or 'this model'} has no language codes. Leave the option out.")
     return Direction()
 

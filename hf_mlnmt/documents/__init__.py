@@ -107,8 +107,8 @@ def read_bytes(content: bytes, ending: str, reading: Reading | None = None) -> D
     Raises: UserError for a document that cannot be read, and for `fuzzy` where the format has no such mark.
     """
     reading, form = reading or Reading(), FORMATS[ending]
-    if reading.fuzzy and form not in (_PO, _XLIFF):
-        raise UserError(f"--fuzzy (fuzzy) is of .po and .xliff, and {ending} has no such mark. Leave it out.")
+    if reading.fuzzy and form not in (_PO, _XLIFF) and ending != ".ts":
+        raise UserError(f"--fuzzy (fuzzy) is of .po, .xliff and .ts, and {ending} has no such mark. Leave it out.")
     if form.archive:
         return form.archive(content, reading)
     named = _ENCODING.match(content) if form.declared else None
@@ -214,7 +214,7 @@ def translate_file(
 
     Args:
         path, output: files of the same format of FORMATS; files with other endings are lines of text.
-        fuzzy: translations in .po and .xliff are marked as not reviewed.
+        fuzzy: translations in .po, .xliff and .ts are marked as not reviewed.
         options: the fields of DecodingOptions.
 
     Raises: UserError for a document that cannot be read, and where the formats differ.

@@ -154,6 +154,6 @@ def _packed(
     for unit, plural, texts in places:
         forms = [made[name] for name in texts]
         unit.target = multistring(forms) if plural else forms[0]
-        if reading.fuzzy and ending == ".ts":
-            unit.markfuzzy(True)
+        if ending == ".ts":  # what stays as it was is not finished
+            unit.markfuzzy(reading.fuzzy or forms == [*texts.values()])
     return bytes(store)

@@ -1,6 +1,7 @@
 """Documents that programs of others made, translated, and read by these programs again. Each needs its program."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -43,9 +44,12 @@ PICTURE = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><rect wi
 
 def run(folder, *command):
     """Runs a program in a folder, or skips the test where it is not installed."""
-    if not shutil.which(command[0]):
+    program = shutil.which(command[0], path=f"{os.environ['PATH']}:/usr/lib/qt6/bin")
+    if not program:
         pytest.skip(f"needs the program {command[0]}")
-    return subprocess.run(command, cwd=folder, capture_output=True, check=True, timeout=180).stdout.decode()
+    return subprocess.run(
+        [program, *command[1:]], cwd=folder, capture_output=True, check=True, timeout=180
+    ).stdout.decode()
 
 
 def translated(path, fuzzy=False):
@@ -132,6 +136,37 @@ def test_gettext_compiles_what_it_made(folder, fuzzy):
     )
     assert said.stderr.decode().startswith("0 translated messages, 3 fuzzy" if fuzzy else "3 translated messages.")
     assert "Language: de\n" in run(folder, "msgcat", out.name).replace("\\n", "\n")
+
+
+@pytest.mark.parametrize("fuzzy", [False, True])
+def test_qt_compiles_what_it_made(folder, fuzzy):
+    pytest.importorskip("translate.storage.factory")
+    unit = "<message><source>{}</source><translation type='unfinished'></translation></message>"
+    units = unit.format("&amp;Open %1") + unit.format("12") + unit.format("Close")
+    (folder / "in.ts").write_text(f"<!DOCTYPE TS><TS version='2.1'><context><name>a</name>{units}</context></TS>")
+    said = run(folder, "lrelease", "-nounfinished", translated(folder / "in.ts", fuzzy).name, "-qm", "out.qm")
+    assert f"Generated {0 if fuzzy else 2} translation(s)" in said
+
+
+ANDROID = """<resources><string name="a">It\\'s <b>%1$s</b> &amp; \\"so\\"\\n\\@home</string>
+<plurals name="b"><item quantity="one">%d dog</item><item quantity="other">%d dogs</item></plurals></resources>"""
+
+
+def test_android_compiles_what_it_made(folder):
+    pytest.importorskip("translate.storage.factory")
+    frame = "/usr/share/android-framework-res/framework-res.apk"
+    if not os.path.isfile(frame):
+        pytest.skip("needs Android's framework-res.apk")
+    for name, content in (("values", ANDROID), ("values-de", "")):
+        (folder / "res" / name).mkdir(parents=True)
+        (folder / "res" / name / "strings.xml").write_text(content)
+    made = translated(folder / "res" / "values" / "strings.xml")
+    made.rename(folder / "res" / "values-de" / "strings.xml")
+    (folder / "AndroidManifest.xml").write_text('<manifest package="a.b.c"><application/></manifest>')
+    run(folder, "aapt", "package", "-m", "-S", "res", "-M", "AndroidManifest.xml", "-I", frame, "-F", "out.apk")
+    said = run(folder, "aapt", "dump", "--values", "resources", "out.apk").partition("config de")[2]
+    assert 'IT\'S %1$s & \\"SO\\"\\n@home' in said
+    assert '"%d DOGS"' in said
 
 
 def test_epubcheck_finds_nothing(folder):

@@ -15,7 +15,8 @@ PLURALS = (
     "</resources>"
 )
 QT = (
-    '<!DOCTYPE TS><TS version="2.1"><context><name>M</name><message><source>&amp;Open</source><translation/></message>'
+    '<!DOCTYPE TS><TS version="2.1"><context><name>M</name><message><source>&amp;Open</source>'
+    '<translation type="unfinished"/></message>'
     '<message numerus="yes"><source>%n dog(s)</source><translation><numerusform/></translation></message>'
     "<message><source>Done</source><translation>Fertig</translation></message></context></TS>"
 )
@@ -56,7 +57,7 @@ def translated(content, ending, language="cs", drop=""):
         (".arb", '{"@@locale": "en", "a": "It\'s {x}", "@a": {"x": "of"}}', ['"@@locale": "cs"', "IT'S {x}", '"of"']),
         (".arb", '{"a": "{n, plural, =0{none} one{# dog} other{# dogs}}"}', ["=0 {NONE} one {# DOG} few {# DOGS}"]),
         (".arb", '{"a": "{n, plural, other {it\'s #}}"}', ["other {IT'S #}"]),
-        (".ts", QT, ["&amp;OPEN<", ">%n DOG(S)</numerusform>\n" + " " * 12 + "<numerusform>", ">Fertig<", '"cs"']),
+        (".ts", QT, ["n>&amp;OPEN<", ">%n DOG(S)</numerusform>\n" + " " * 12 + "<numerusform>", "Fertig", '"cs"']),
         (".json", '{"n": 3, "d_one": "{{count}} dog", "d_other": "{{n}} dogs"}', ['"n": 3', '"d_few": "{{n}} DOGS"']),
         (".php", "<?php\nreturn [\n    'a' => ['b' => 'A dog :name'],\n];\n", ["'b' => 'A DOG :name'"]),
         (".yml", RAILS, ["# note", "cs:", "one: ONE DOG", "few: '%{count} DOGS'", "on: 1"]),

@@ -1,6 +1,7 @@
 """The pipeline and languages: which codes a model knows, prefixes, and codes typed into the text."""
 
 import logging
+import shutil
 
 import pytest
 from helpers.toy_translators import SENTENCES, bpe
@@ -45,6 +46,15 @@ def test_languages(ours_multilingual, foreign, pipeline):
     for translate, options, message in cases:
         with pytest.raises(UserError, match=message):
             translate("A man.", **options)
+
+
+def test_the_languages_of_a_model_of_one_pair_may_be_said_again(pipeline, ours, tmp_path):
+    folder = shutil.copytree(ours, tmp_path / "model")
+    (folder / "results.json").write_text('{"languages": {"source": "en", "target": "de"}}')
+    named = TranslationPipeline.from_pretrained(folder, device="cpu")
+    assert named(SENTENCES[0], source_language="en", target_language="de-AT") == pipeline(SENTENCES[0])
+    with pytest.raises(UserError, match="no language codes"):
+        named(SENTENCES[0], source_language="en", target_language="fr")
 
 
 def test_a_model_with_modules_of_each_language_in_int8(tmp_path):
