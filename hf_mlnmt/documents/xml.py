@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from html import escape, unescape
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from xml.parsers import expat
 
 from hf_mlnmt.common.errors import UserError
@@ -216,6 +216,7 @@ def read_xliff(text: str, reading: Reading) -> list[str | Passage | Checked]:
 _PAIRS, _OPENING, _CLOSING = {"g", "pc", "mrk"}, {"bx", "bpt", "sc"}, {"ex", "ept", "ec"}
 _QUALIFIERS = {"memory": "exact-match", "fuzzy": "fuzzy-match", "machine": "mt-suggestion"}  # by origins
 _STATE = re.compile(r"\s(?:state(?:-qualifier)?|subState)=(?:\"[^\"]*\"|'[^']*')")
+_SEGMENT, _MATCHES = "hf-mlnmt", "urn:oasis:names:tc:xliff:matches:2.0"  # id of a segment without one; a namespace
 _EMPTY_SEGMENT = re.compile(r"""<mrk\b[^<>]*\bmtype=["']seg["'][^<>]*(?:/>|>\s*</mrk>)""")
 _TAG = re.compile(r"<[^<>]*>")
 # Markup that is escaped as text: tags and entities of HTML, placeholders with spaces, line ends of Android (\n).
@@ -235,7 +236,7 @@ class _Xliff(Part):
         parts: list[str | Passage | Checked] = []
         self.second, self.form = second, self.form._replace(again=_copy if second else str)
         inherited = [(True, False)]  # stack of open elements: (units are translated, line breaks are kept)
-        number, language = 0, self.reading.language
+        number, language, begun = 0, self.reading.language, 0  # begun: parts before what comes first in an open unit
         while number < len(self.events):
             event, raw = self.events[number], self.events[number].raw
             if event.kind == "start":
@@ -245,10 +246,13 @@ class _Xliff(Part):
                     raw = re.sub(r"(\s*/?>)$", rf' {wanted}="{language}"\1', raw)
                 told = {"yes": True, "no": False}.get(named.get("translate", ""), inherited[-1][0])
                 lines = named.get("xml:space", "preserve" * inherited[-1][1]) == "preserve"
-                if event.name in ("trans-unit", "segment") and told and (unit := self._unit(number, lines)):
-                    parts.append(unit[0])
-                    number = unit[1]
-                    continue
+                if event.name in ("trans-unit", "segment") and told:
+                    ahead = parts[begun:] if begun else None
+                    if unit := self._unit(number, lines, ahead):
+                        parts[len(parts) - len(ahead or ()) :] = unit[:1]
+                        number, begun = unit[1], 0
+                        continue
+                begun = len(parts) + 1 if event.name == "unit" else 0 if event.name in ("segment", "matches") else begun
                 inherited.append((told, lines))
             elif event.kind == "end":
                 inherited.pop()
@@ -256,9 +260,11 @@ class _Xliff(Part):
             number += 1
         return parts
 
-    def _unit(self, unit: int, lines: bool) -> tuple[Checked, int] | None:
+    def _unit(self, unit: int, lines: bool, ahead: list[Any] | None) -> tuple[Checked, int] | None:
         """Returns a unit to translate, and the number of the event after it; None for a unit that has a translation, or
-        nothing to translate. A translation with empty segments is not changed, and counts as left."""
+        nothing to translate. A translation with empty segments is not changed, and counts as left.
+
+        ahead: in version 2 what stands before the unit's first segment, behind a match of the memory."""
         children: dict[str, int] = {}
         number, last = unit + 1, self.events[unit].end
         while number < last:
@@ -274,7 +280,7 @@ class _Xliff(Part):
         old: list[int] = [] if target is None else [*range(target, self.events[target].end + 1)]
         state = attributes(self.events[unit if self.second or target is None else target].raw).get("state")
         said = _said(self._raw(old[1:-1])) if old else ""
-        before, first = self._raw(range(unit, last + 1)), self.events[unit].raw
+        before, first = "".join(ahead or ()) + self._raw(range(unit, last + 1)), self.events[unit].raw
         if said.strip() and (state not in UNTRANSLATED or said != _said(self._raw(range(text + 1, behind - 1)))):
             return (Checked([], str, before, left=True), last + 1) if _EMPTY_SEGMENT.search(self._raw(old)) else None
         unit_text = self._message(range(text + 1, behind - 1), lines)
@@ -283,16 +289,18 @@ class _Xliff(Part):
         name = self.events[source].raw[1:].partition("source")[0] + "target"
         start = self.events[old[0]].raw if old else f"<{name}>"
         begin, rest = (old[0], old[-1] + 1) if old else (behind, behind)
+        named, prefix = attributes(first), name.removesuffix("target")
         around = [
+            partial(_alternative, prefix, named.get("id", _SEGMENT)) if ahead is not None else "",
+            *(ahead or ()),
             partial(self._stated, first) if self.second else first,
             self._raw(range(unit + 1, begin)),
             _STATE.sub("", re.sub(r"\s*/?>$", ">", start)) if self.second else partial(self._stated, start),
             unit_text,
             f"</{name}>",
-            "" if self.second else partial(_alternative, name.removesuffix("target")),
+            "" if self.second else partial(_alternative, prefix, None),
             self._raw(range(rest, last + 1)),
         ]
-        named = attributes(first)
         most = named.get("maxwidth", "") if named.get("size-unit") == "char" else ""
         limit = int(most) if most.isdecimal() else None
         return Checked([] if unit_text.left else around, str, before, unit_text.left, limit), last + 1
@@ -302,7 +310,8 @@ class _Xliff(Part):
         segment."""
         start, fuzzy, origin = _STATE.sub("", re.sub(r"\s*/?>$", "", start)), self.reading.fuzzy, best.origin or ""
         if self.second:
-            more = f' subState="hf-mlnmt:{origin.replace(" ", "-")}"' if origin else ""
+            more = f' id="{_SEGMENT}"' if best.match and "id" not in attributes(start) else ""
+            more += f' subState="hf-mlnmt:{origin.replace(" ", "-")}"' if origin else ""
             return f'{start} state="{"initial" if fuzzy else "translated"}"{more}>'
         qualifier = _QUALIFIERS.get(origin.partition(" ")[0], "mt-suggestion" if fuzzy else "")
         state = "needs-review-translation" if fuzzy else "translated"
@@ -350,14 +359,17 @@ class _Xliff(Part):
             first += 1
 
 
-def _alternative(prefix: str, best: Hypothesis) -> str:
-    """Returns the memory's unit that is nearest to a unit of XLIFF 1.2, as that has it; "" without one."""
+def _alternative(prefix: str, segment: str | None, best: Hypothesis) -> str:
+    """Returns the memory's unit that is nearest to a unit of XLIFF 1.2, or to this segment of XLIFF 2, as the version
+    has it; "" without one."""
     if (match := best.match) is None:
         return ""
-    about = f'match-quality="{match.percent}%" origin="{escape(Path(match.place).name)}"'
-    sides = {"source": match.source, "target": match.target}
+    origin, sides = escape(Path(match.place).name), {"source": match.source, "target": match.target}
     inner = "".join(f"<{prefix}{name}>{in_xml(text)}</{prefix}{name}>" for name, text in sides.items())
-    return f"<{prefix}alt-trans {about}>{inner}</{prefix}alt-trans>"
+    if segment is None:
+        return f'<{prefix}alt-trans match-quality="{match.percent}%" origin="{origin}">{inner}</{prefix}alt-trans>'
+    about = f'ref="#{segment}" similarity="{match.percent}" origin="{origin}"'
+    return f'<mtc:matches xmlns:mtc="{_MATCHES}"><mtc:match {about}>{inner}</mtc:match></mtc:matches>'
 
 
 def with_lines(token: Token) -> Iterator[Token]:

@@ -322,7 +322,12 @@ def test_results_say_where_each_segment_comes_from(toy, tmp_path, fuzzy):
     states = re.findall("<segment (.*?)>", out["b.xlf"])
     state = "initial" if fuzzy else "translated"
     said = ("memory-100", "memory-100", "fuzzy-75", "machine")
-    assert states == [f'state="{state}" subState="hf-mlnmt:{name}"' for name in said]
+    ids = ['id="hf-mlnmt" '] * 3 + [""]
+    assert states == [f'state="{state}" {own}subState="hf-mlnmt:{name}"' for own, name in zip(ids, said)]
+    matches = re.findall('<unit id=".">(?:<mtc:matches.*?><mtc:match (.*?)>.*?</mtc:matches>)?<segment', out["b.xlf"])
+    assert matches == [
+        f'ref="#hf-mlnmt" similarity="{n[:-1]}" origin="memory.en-de.tsv, pair {m}"' for n, m, *_ in known
+    ] + [""]
     entries = polib.pofile(str(tmp_path / "out.c.po"))
     assert [entry.tcomment for entry in entries] == ["memory 100 %", "memory 100 %", "memory 75 %", "machine"]
     assert [entry.fuzzy for entry in entries] == [fuzzy] * 4
