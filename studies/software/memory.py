@@ -1,10 +1,12 @@
-"""What a translation memory brings: BLEU, chrF and time, over all and by bands of matches, of test sets of the corpus.
+"""What a translation memory brings: scores, edits and time, over all and by bands of matches, of sets of the corpus.
 
     python -m studies.software.memory FOLDER MODEL -o FILE
 
 FOLDER has test.NAME.* and memory.NAME.* (the test sets' projects' other strings), as `python -m studies.software`
-writes them. A segment is translated without a memory; with it, put in only (weight 0); steered, by each weight; and
-with the stories of a game as a memory that is foreign. Times are CPU seconds, as ratios to those without.
+writes them. A segment is translated without a memory; with it, put in only (weight 0); steered, by each weight; with
+the stories of a game as a memory that is foreign; and by the memory alone: the translation of the most similar text.
+TER and the share of segments that are the project's own translation to the letter say what is left to a translator;
+times are CPU seconds, as ratios to those without a memory.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +46,18 @@ def opened(folder: Path, name: str, place: Path) -> TranslationMemory:
     return TranslationMemory(table, source="en", target="de")
 
 
-def measured(
-    pipeline: TranslationPipeline, texts: list[str], right: list[str], bands: list[int], **options: Any
-) -> dict[str, Any]:
-    """Translates texts; returns BLEU and chrF over all and by bands, and CPU seconds a segment."""
+def measured(translate: Callable[[], list[str]], right: list[str], bands: list[int]) -> dict[str, Any]:
+    """Translates texts; returns the scores over all and by bands, and CPU seconds a segment."""
     begun = time.process_time()
-    found = pipeline(texts, num_beams=4, split="sentences", **options)
-    scores: dict[str, Any] = {"seconds": (time.process_time() - begun) / len(texts)}
+    found = translate()
+    scores: dict[str, Any] = {"seconds": (time.process_time() - begun) / len(right)}
     for least, name in [(None, "all"), *BANDS.items()]:
         numbers = [number for number, own in enumerate(bands) if least in (None, own)]
         if numbers:
-            own = score([found[number] for number in numbers], [right[number] for number in numbers], bootstrap=0)
-            scores[name] = {"segments": len(numbers), "BLEU": own["BLEU"], "chrF": own["chrF"]}
+            sides = [[side[number] for number in numbers] for side in (found, right)]
+            own = score(*sides, bootstrap=0)
+            scores[name] = {"segments": len(numbers), "BLEU": own["BLEU"], "chrF": own["chrF"], "TER": own["TER"]}
+            scores[name]["same"] = sum(map(str.__eq__, *sides)) / len(numbers)
     return scores
 
 
@@ -79,17 +83,21 @@ def main() -> None:
             ways |= {f"steered {weight:g}": {"memory": memory, "memory_weight": weight} for weight in given.weights}
             ways["foreign"] = {"memory": foreign, "memory_weight": given.weights[0]}
             pipeline(texts[:64], num_beams=4, split="sentences")  # what is compiled is compiled
-            rows = {way: measured(pipeline, texts, right, bands, **how) for way, how in ways.items()}
+            search = partial(pipeline, texts, num_beams=4, split="sentences")
+            rows = {way: measured(partial(search, **how), right, bands) for way, how in ways.items()}
+            alone = [some[0].target if some else "" for some in found]
+            rows["memory alone"] = measured(partial(list, alone), right, bands)
             result[name] = {"units": len(memory), "ways": rows}
             names = [key for key in rows["without"] if key != "seconds"]
             table = [
                 [way]
                 + [f"{own[key]['BLEU']:.1f} / {own[key]['chrF']:.1f}" for key in names]
+                + [f"{own['all']['TER']:.1f}", f"{own['all']['same']:.1%}"]
                 + [f"{own['seconds'] / rows['without']['seconds']:.2f}"]
                 for way, own in rows.items()
             ]
             heads = [f"{key} ({rows['without'][key]['segments']})" for key in names]
-            print(name, Table(["way", *map(Number, heads), Number("time")], table), sep="\n", flush=True)
+            print(name, Table(["way", *map(Number, (*heads, "TER", "same", "time"))], table), sep="\n", flush=True)
             write_json(given.output, {"model": given.model, "segments": given.limit, "sets": result})
 
 
