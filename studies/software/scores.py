@@ -1,0 +1,104 @@
+"""How good a model of software text is: every test set of the corpus, and everyday sentences that we wrote ourselves.
+
+    python -m studies.software.scores FOLDER MODEL -o scores.json [--card MODEL/README.md]
+
+FOLDER is what `python -m studies.software` wrote. Of each set: BLEU, chrF and TER; BLEU without the segments that are
+near to one of the training (90 % of the words or more); the share of segments whose placeholders, tags and addresses
+all came back, of those that have any; and the share that is the project's own translation to the letter. `--card`
+writes the table and the licences of the training text behind a model card.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hf_mlnmt.common.files import atomic_path, write_json
+from hf_mlnmt.common.languages import direction_of
+from hf_mlnmt.common.table import Number, Table
+from hf_mlnmt.data.lines import read_lines
+from hf_mlnmt.data.placeholders import kept, lost
+from hf_mlnmt.evaluation.scores import score
+from hf_mlnmt.generation import TranslationPipeline
+
+SETS = ("interface", "documentation", "descriptions", "stories", "short", "everyday")
+EVERYDAY = Path(__file__).parent / "everyday.tsv"
+NEAR, BEGIN = 0.9, "\n## By kind of text\n"
+
+
+def set_of(folder: Path, name: str, codes: tuple[str, str]) -> tuple[list[str], list[str], list[bool]]:
+    """Returns sources, references, and which segments are near to one of the training."""
+    if name == "everyday":
+        with EVERYDAY.open(encoding="utf-8", newline="") as file:
+            rows = [row if codes[0] == "en" else row[::-1] for row in csv.reader(file, delimiter="\t")]
+        return [row[0] for row in rows], [row[1] for row in rows], [False] * len(rows)
+    sides = [list(read_lines(folder / f"test.{name}.{code}")) for code in codes]
+    said = [json.loads(line) for line in read_lines(folder / f"test.{name}.jsonl")]
+    return sides[0], sides[1], [one.get("near", 0) >= NEAR for one in said]
+
+
+def scores_of(pipeline: TranslationPipeline, texts: list[str], right: list[str], near: list[bool]) -> dict[str, Any]:
+    """Translates a set with four beams and scores it."""
+    found = pipeline(texts, num_beams=4, split="sentences")
+    far = [number for number, one in enumerate(near) if not one]
+    pairs = [pair for pair in zip(texts, found) if any(not name.isdigit() for name, *_ in kept(pair[0]))]
+    whole = sum(all(map(str.isdigit, lost(*pair))) for pair in pairs)
+    own = score(found, right, bootstrap=0)
+    return {
+        "segments": len(texts),
+        **{"BLEU": own["BLEU"], "chrF": own["chrF"], "TER": own["TER"], "near": sum(near)},
+        "BLEU without near": score([found[k] for k in far], [right[k] for k in far], bootstrap=0)["BLEU"],
+        "with placeholders": len(pairs),
+        "placeholders kept": whole / len(pairs) if pairs else None,
+        "same": sum(map(str.__eq__, found, right)) / len(texts),
+    }
+
+
+def table_of(sets: dict[str, dict[str, Any]]) -> Table:
+    """Returns the table of a model's sets."""
+    heads = ["BLEU", "chrF", "TER", "BLEU without near ones", "placeholders kept", "unchanged"]
+    rows = []
+    for name, own in sets.items():
+        whole = own["placeholders kept"]
+        cells = [f"{own[key]:.1f}" for key in ("BLEU", "chrF", "TER")]
+        cells += [f"{own['BLEU without near']:.1f} ({own['near']})"]
+        cells += ["" if whole is None else f"{whole:.1%} of {own['with placeholders']}", f"{own['same']:.1%}"]
+        rows.append([f"{name} ({own['segments']:,})", *cells])
+    return Table(["test set", *map(Number, heads)], rows)
+
+
+def licences_of(folder: Path) -> Table:
+    """Returns the licences of the training text with their pairs, the most first."""
+    counts = Counter(json.loads((folder / "manifest.json").read_text("utf-8"))["licences"])
+    return Table(["licence", Number("pairs")], [[name, f"{number:,}"] for name, number in counts.most_common()])
+
+
+def main() -> None:
+    """Scores a model, prints the table, and writes numbers and card."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("model")
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--card", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    codes = direction_of(given.model) or ("en", "de")
+    pipeline = TranslationPipeline.from_pretrained(given.model, device="cpu")
+    sets = {name: scores_of(pipeline, *set_of(given.folder, name, codes)) for name in SETS}
+    write_json(given.output, {"model": given.model, "languages": codes, "beams": 4, "sets": sets})
+    print(table_of(sets))
+    if given.card:
+        said = f"{BEGIN}\n{table_of(sets).markdown()}\n\n{__doc__.split(chr(10) * 2)[2]}\n"
+        said += f"\n## Licences of the training text\n\n{licences_of(given.folder).markdown()}\n"
+        with atomic_path(given.card) as path:
+            path.write_text(given.card.read_text("utf-8").partition(BEGIN)[0].rstrip() + "\n" + said, "utf-8")
+
+
+if __name__ == "__main__":
+    main()
