@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("model")
     parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--weights", type=float, nargs="+", default=[1.0])
+    parser.add_argument("--weights", type=float, nargs="+", default=[4.0])
     parser.add_argument("--limit", type=int, default=1000)
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -411,8 +411,8 @@ class DecodingOptions:
         parser=list,
     )
     memory_weight: float | None = option(
-        "Of --memory: what an n-gram of a similar text's translation adds to the score, times similarity; 0: nothing. "
-        "Default: 1."
+        "Of --memory: what an n-gram of a similar text's translation adds to the score, times similarity^6. "
+        "Default: 4; 0: nothing."
     )
     batch_tokens: int = option("Source tokens in a batch, padding included.", panel=SPEED, default=4096, min=1)
     progress: bool = option("Progress bar on stderr, where that is a terminal.", panel=OUTPUT, default=False)

@@ -19,7 +19,7 @@ from hf_mlnmt.memory.index import TranslationMemory
 from hf_mlnmt.memory.matching import BEHIND, EXACT, Bands, Match, holes
 from hf_mlnmt.memory.steering import Steering
 
-WEIGHT = 1.0  # the weight of rewards where memory_weight is not set
+WEIGHT = 4.0  # the weight of rewards where memory_weight is not set
 MACHINE = "machine"
 
 
