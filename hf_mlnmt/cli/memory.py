@@ -58,7 +58,7 @@ def tune(
     memory: Memory,
     source: options.Source,
     reference: Annotated[Path, option(..., "Their references.", "--reference", "-r")],
-    weight: list[float] = option([0.0, 1.0, 2.0, 4.0, 6.0, 8.0], "Weights to try; again for each.", min=0),
+    weight: list[float] = option([0.0, 1.0, 2.0, 4.0, 8.0, 12.0], "Weights to try; again for each.", min=0),
     output: Output = None,
     device: options.Device = None,
     decoding: DecodingOptions,
