@@ -59,7 +59,7 @@ def _rules(recipe: Recipe) -> Iterator[tuple[Any, str]]:
     )
     yield (
         sum(recipe.augment.shares) and data.memory,
-        "augment: changes pairs without matches. Leave augment or data.memory out.",
+        "augment: changes pairs without matches. Leave augment (--set augment={}) or data.memory out.",
     )
     yield not recipe.sections(), "tasks: none has a share above 0, so there is nothing to train."
     yield (

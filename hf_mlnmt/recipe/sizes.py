@@ -28,6 +28,8 @@ BACKWARD, FORWARD = "backward", "forward"  # names of the two rounds of back-tra
 # synthetic pairs for each other pair; on Multi30k 4 was the best of 0.5 to 4 (docs/monolingual.md)
 MOST_SYNTHETIC = 4.0
 FILTERS: dict[str, Any] = {"max_length": 200, "max_ratio": 4, "drop_duplicates": True}
+# Shares of changed pairs (augment), which help text as people write it and cost nothing (docs/studies/decoding.md).
+AUGMENT = {"typos": 0.04, "unpunctuated": 0.04, "emoji": 0.02, "sentences": 0.04}
 # Subwords for each word, and share of a batch that is no padding, both measured on Multi30k's German side (10,000
 # subwords, batches of 1,024 tokens); each end of sentence counts as a word and as a subword.
 SUBWORDS_PER_WORD, FILLED = 1.27, 0.97

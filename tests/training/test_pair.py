@@ -208,7 +208,8 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_weights(whole, files, tm
 def test_the_recipe_that_is_written_trains_the_same(whole, files, tmp_path):
     written = whole[0] / "pair" / "train.en-de.yaml"
     assert "# vocabulary: " in written.read_text()
-    assert yaml.safe_load((whole[0] / "recipe.yaml").read_text())["budget"]["steps"] == 8
+    recipe = yaml.safe_load((whole[0] / "recipe.yaml").read_text())
+    assert (recipe["budget"]["steps"], recipe["augment"]["typos"]) == (8, 0.04)
     run_recipe(written, files, tmp_path / "again", settings=SMALL, console=Console(file=io.StringIO()))
     assert same_weights(tmp_path / "again", whole[0])
 
