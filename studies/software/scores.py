@@ -39,7 +39,7 @@ def set_of(folder: Path, name: str, codes: tuple[str, str]) -> tuple[list[str], 
             rows = [row if codes[0] == "en" else row[::-1] for row in csv.reader(file, delimiter="\t")]
         return [row[0] for row in rows], [row[1] for row in rows], [False] * len(rows)
     sides = [list(read_lines(folder / f"test.{name}.{code}")) for code in codes]
-    said = [json.loads(line) for line in read_lines(folder / f"test.{name}.jsonl")]
+    said = [json.loads(line) for line in (folder / f"test.{name}.jsonl").read_text("utf-8").splitlines()]
     return sides[0], sides[1], [one.get("near", 0) >= NEAR for one in said]
 
 

@@ -208,8 +208,7 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_weights(whole, files, tm
 def test_the_recipe_that_is_written_trains_the_same(whole, files, tmp_path):
     written = whole[0] / "pair" / "train.en-de.yaml"
     assert "# vocabulary: " in written.read_text()
-    recipe = yaml.safe_load((whole[0] / "recipe.yaml").read_text())
-    assert (recipe["budget"]["steps"], recipe["augment"]["typos"]) == (8, 0.04)
+    assert yaml.safe_load((whole[0] / "recipe.yaml").read_text())["budget"]["steps"] == 8
     run_recipe(written, files, tmp_path / "again", settings=SMALL, console=Console(file=io.StringIO()))
     assert same_weights(tmp_path / "again", whole[0])
 
@@ -319,6 +318,7 @@ def test_a_model_is_fine_tuned_and_scored_before_and_after(whole, files, tmp_pat
     assert (output / "average" / "tokenizer.json").read_bytes() == (model / "tokenizer.json").read_bytes()
     begun = json.loads((output / "init_from.json").read_text())
     assert begun["loaded"]
+    assert "4% typos" in text
     assert not begun["initialised"]
 
     assert "is finished, and nothing changed" in tune(whole, files, output, **asked)
