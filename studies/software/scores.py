@@ -3,9 +3,9 @@
     python -m studies.software.scores FOLDER MODEL -o scores.json [--card MODEL/README.md]
 
 FOLDER is what `python -m studies.software` wrote. Of each set: BLEU, chrF and TER; BLEU without the segments that are
-near to one of the training (90 % of the words or more); the share of segments whose placeholders, tags and addresses
-all came back, of those that have any; and the share that is the project's own translation to the letter. `--card`
-writes the table and the licences of the training text behind a model card.
+near to one of the training (90 % of the words or more); the share of segments whose placeholders all came back, of
+those that have any, as lines of text (in a program's file the others stay untranslated); and the share that is the
+project's own translation to the letter. `--card` writes the table and the licences of the training text behind a card.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hf_mlnmt.common.files import atomic_path, write_json
 from hf_mlnmt.common.languages import direction_of
 from hf_mlnmt.common.table import Number, Table
 from hf_mlnmt.data.lines import read_lines
-from hf_mlnmt.data.placeholders import kept, lost
+from hf_mlnmt.data.placeholders import placeholders
 from hf_mlnmt.evaluation.scores import score
 from hf_mlnmt.generation import TranslationPipeline
 
@@ -47,8 +47,8 @@ def scores_of(pipeline: TranslationPipeline, texts: list[str], right: list[str],
     """Translates a set with four beams and scores it."""
     found = pipeline(texts, num_beams=4, split="sentences")
     far = [number for number, one in enumerate(near) if not one]
-    pairs = [pair for pair in zip(texts, found) if any(not name.isdigit() for name, *_ in kept(pair[0]))]
-    whole = sum(all(map(str.isdigit, lost(*pair))) for pair in pairs)
+    pairs = [[Counter(placeholders(side)) for side in pair] for pair in zip(texts, found) if placeholders(pair[0])]
+    whole = sum(one == two for one, two in pairs)
     own = score(found, right, bootstrap=0)
     return {
         "segments": len(texts),
