@@ -26,8 +26,8 @@ def test_every_python_block_runs(tmp_path: Path, monkeypatch):
     config = hf_mlnmt.config_for("transformer", "tiny", vocab_size=len(tokenizer), encoder_layers=1, decoder_layers=1)
     model = hf_mlnmt.TransformerForConditionalGeneration(config)
     model.generation_config.max_new_tokens = 8
-    model.save_pretrained("published/en-de")
-    save_tokenizers("published/en-de", tokenizer)
+    model.save_pretrained("published/software-en-de")
+    save_tokenizers("published/software-en-de", tokenizer)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     assert len(blocks) == 2
     scope: dict = {}

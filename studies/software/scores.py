@@ -30,9 +30,9 @@ from hf_mlnmt.generation import TranslationPipeline
 SETS = ("interface", "documentation", "descriptions", "stories", "short", "everyday")
 EVERYDAY = Path(__file__).parent / "everyday.tsv"
 NEAR, BEGIN = 0.9, "\n## By kind of text\n"
-LEGEND = """Four beams. Near ones: segments of which 90 % of the words or more stand in one of the training, their number in
-brackets. Placeholders kept: as lines of text; in a program's file messages that lose one stay untranslated. Unchanged:
-segments that are the project's own translation to the letter. Everyday: a hundred sentences that we wrote ourselves."""
+LEGEND = """Four beams. Near ones: segments with 90 % of the words or more of one of the training (their number in
+brackets). Placeholders kept: as lines of text; in a program's file messages that lose one stay untranslated.
+Unchanged: segments that are the project's own translation to the letter. Everyday: 100 sentences that we wrote."""
 
 
 def set_of(folder: Path, name: str, codes: tuple[str, str]) -> tuple[list[str], list[str], list[bool]]:

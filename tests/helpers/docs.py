@@ -230,7 +230,7 @@ KINDS = {
     r"DIR|data/multi30k": "data",
     r"fused": "fused",
     r"rerank\.json": "reranker",
-    r"MODEL|opus-en-de|published/en-de": "system",
+    r"MODEL|opus-en-de|published/(?:software-)?en-de": "system",
     r"lm-en": "lm",
     r"(?:report|messages|film)\.(docx|po|srt)": "document",
     r"(?:.*[./])?(en|de|fr|cs)(\.gz)?": "text",
