@@ -50,7 +50,9 @@ _KEPT = re.compile(
 )
 # The sign that marks an access key's letter: &File, E&xit (Qt, Windows), _Open, E_xit (GTK), ~Edit (LibreOffice).
 KEY = re.compile(
-    r"(?<![\w&])&(?=[^\W\d_])(?!\w+;)|(?<=\w)&(?=[a-z])(?!\w+;)|(?<!\w)[_~](?=[^\W\d_])|(?<=\b[A-Z])_(?=[a-z])"
+    r"(?<![\w&])&(?=[^\W\d_])(?!\w+;)|(?<=\w)&(?=[a-z])(?!\w+;)|(?<!\w)[_~](?=[^\W\d_])|"
+    # within a word with a capital, as Creat_e; file_name is an identifier
+    + "|".join(rf"(?<=\b[A-Z][a-z]{{{size}}})_(?=[a-z]+\b)" for size in range(16))
 )
 _KEY_BEHIND = re.compile(r"\s?\([&_~]\w\)")  # an access key after the text, as in Chinese: (&F)
 NO_LINES = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # str.splitlines ends lines here, gettext does not

@@ -120,6 +120,7 @@ def messages(*pairs):
     [
         ("&File", upper, "&FILE"),
         ("_Open a file", upper, "_OPEN A FILE"),
+        ("Creat_e a dog", upper, "CR_EATE A DOG"),
         ("E_xit now", upper, "E_XIT NOW"),
         ("Save &As", backwards, "&As Save"),
         ("&Exit", lambda words: [(0, "Text ende")], "Text &ende"),
