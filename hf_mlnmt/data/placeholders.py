@@ -48,11 +48,13 @@ _KEPT = re.compile(
     rf"""| (?P<number>{PATTERNS["number"]})""",
     re.VERBOSE | re.ASCII,
 )
+_SMALL = "[a-zß-öø-ÿ]"
+# What may stand before the sign within a word that begins with a capital, as Creat_e; file_name is an identifier.
+_CAPITAL = "|".join(rf"(?<=\b[A-ZÀ-Ý]{_SMALL}{{{size}}}_)" for size in range(16))
 # The sign that marks an access key's letter: &File, E&xit (Qt, Windows), _Open, E_xit (GTK), ~Edit (LibreOffice).
 KEY = re.compile(
     r"(?<![\w&])&(?=[^\W\d_])(?!\w+;)|(?<=\w)&(?=[a-z])(?!\w+;)|(?<!\w)[_~](?=[^\W\d_])|"
-    # within a word with a capital, as Creat_e; file_name is an identifier
-    + "|".join(rf"(?<=\b[A-Z][a-z]{{{size}}})_(?=[a-z]+\b)" for size in range(16))
+    rf"_(?={_SMALL}+\b)(?:{_CAPITAL})"
 )
 _KEY_BEHIND = re.compile(r"\s?\([&_~]\w\)")  # an access key after the text, as in Chinese: (&F)
 NO_LINES = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # str.splitlines ends lines here, gettext does not

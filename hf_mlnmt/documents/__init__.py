@@ -42,15 +42,15 @@ class Format(NamedTuple):
     """A format: its reader, either of `text` (str) or of an `archive` (bytes).
 
     `declared`: for a format whose files may name their encoding, the error handler of str.encode for characters that
-    the named encoding lacks; None: files name no encoding.
+    the named encoding lacks; None: files name no encoding. `marks`: a translation can be marked as not reviewed.
     """
 
     text: Callable[[str, Reading], Iterable[str | Passage | Checked]] | None = None
     archive: Callable[[bytes, Reading], Document] | None = None
     declared: str | None = None
+    marks: bool = False
 
 
-_PO, _XLIFF = Format(read_po, declared="strict"), Format(read_xliff, declared="xmlcharrefreplace")
 FORMATS = {
     ".txt": Format(read_text),
     **dict.fromkeys((".html", ".htm", ".xhtml"), Format(read_html, declared="xmlcharrefreplace")),
@@ -59,10 +59,12 @@ FORMATS = {
     ".vtt": Format(read_vtt),
     ".sbv": Format(read_sbv),
     ".ass": Format(read_ass),
-    **dict.fromkeys((".po", ".pot"), _PO),
-    **dict.fromkeys((".xlf", ".xliff", ".sdlxliff", ".mqxliff"), _XLIFF),
+    **dict.fromkeys((".po", ".pot"), Format(read_po, declared="strict", marks=True)),
+    **dict.fromkeys(
+        (".xlf", ".xliff", ".sdlxliff", ".mqxliff"), Format(read_xliff, declared="xmlcharrefreplace", marks=True)
+    ),
     **{f".{kind}": Format(archive=partial(read_archive, kind=kind)) for kind in MEMBERS},
-    **{ending: Format(archive=partial(read_localised, ending=ending)) for ending in STORES},
+    **{ending: Format(archive=partial(read_localised, ending=ending), marks=ending == ".ts") for ending in STORES},
 }
 _ENCODING = re.compile(
     rb"""(?s)(?:<\?xml[^>]*?\sencoding=["']|.{0,2000}?(?:<meta\b[^>]*?|"Content-Type:[^"]*?)\bcharset=["']?)([\w.:-]+)"""
@@ -107,7 +109,7 @@ def read_bytes(content: bytes, ending: str, reading: Reading | None = None) -> D
     Raises: UserError for a document that cannot be read, and for `fuzzy` where the format has no such mark.
     """
     reading, form = reading or Reading(), FORMATS[ending]
-    if reading.fuzzy and form not in (_PO, _XLIFF) and ending != ".ts":
+    if reading.fuzzy and not form.marks:
         raise UserError(f"--fuzzy (fuzzy) is of .po, .xliff and .ts, and {ending} has no such mark. Leave it out.")
     if form.archive:
         return form.archive(content, reading)

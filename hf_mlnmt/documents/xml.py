@@ -236,7 +236,8 @@ class _Xliff(Part):
         parts: list[str | Passage | Checked] = []
         self.second, self.form = second, self.form._replace(again=_copy if second else str)
         inherited = [(True, False)]  # stack of open elements: (units are translated, line breaks are kept)
-        number, language, begun = 0, self.reading.language, 0  # begun: parts before what comes first in an open unit
+        number, language = 0, self.reading.language
+        inside = 0  # place in `parts` of what follows an open <unit>; 0 elsewhere, and behind the unit's first segment
         while number < len(self.events):
             event, raw = self.events[number], self.events[number].raw
             if event.kind == "start":
@@ -247,12 +248,13 @@ class _Xliff(Part):
                 told = {"yes": True, "no": False}.get(named.get("translate", ""), inherited[-1][0])
                 lines = named.get("xml:space", "preserve" * inherited[-1][1]) == "preserve"
                 if event.name in ("trans-unit", "segment") and told:
-                    ahead = parts[begun:] if begun else None
+                    ahead = parts[inside:] if inside else None
                     if unit := self._unit(number, lines, ahead):
                         parts[len(parts) - len(ahead or ()) :] = unit[:1]
-                        number, begun = unit[1], 0
+                        number, inside = unit[1], 0
                         continue
-                begun = len(parts) + 1 if event.name == "unit" else 0 if event.name in ("segment", "matches") else begun
+                if event.name in ("unit", "segment", "matches"):
+                    inside = len(parts) + 1 if event.name == "unit" else 0
                 inherited.append((told, lines))
             elif event.kind == "end":
                 inherited.pop()
@@ -291,11 +293,11 @@ class _Xliff(Part):
         begin, rest = (old[0], old[-1] + 1) if old else (behind, behind)
         named, prefix = attributes(first), name.removesuffix("target")
         around = [
-            partial(_alternative, prefix, named.get("id", _SEGMENT)) if ahead is not None else "",
+            "" if ahead is None else partial(_alternative, prefix, named.get("id", _SEGMENT)),
             *(ahead or ()),
-            partial(self._stated, first) if self.second else first,
+            partial(self._stated, first, named=ahead is None or "id" in named) if self.second else first,
             self._raw(range(unit + 1, begin)),
-            _STATE.sub("", re.sub(r"\s*/?>$", ">", start)) if self.second else partial(self._stated, start),
+            _STATE.sub("", re.sub(r"\s*/?>$", ">", start)) if self.second else partial(self._stated, start, named=True),
             unit_text,
             f"</{name}>",
             "" if self.second else partial(_alternative, prefix, None),
@@ -305,12 +307,12 @@ class _Xliff(Part):
         limit = int(most) if most.isdecimal() else None
         return Checked([] if unit_text.left else around, str, before, unit_text.left, limit), last + 1
 
-    def _stated(self, start: str, best: Hypothesis) -> str:
+    def _stated(self, start: str, best: Hypothesis, named: bool) -> str:
         """Returns a start tag with the state of a translation and its origin: of the target, in version 2 of the
-        segment."""
+        segment, which gets an id for its match unless it is `named`."""
         start, fuzzy, origin = _STATE.sub("", re.sub(r"\s*/?>$", "", start)), self.reading.fuzzy, best.origin or ""
         if self.second:
-            more = f' id="{_SEGMENT}"' if best.match and "id" not in attributes(start) else ""
+            more = f' id="{_SEGMENT}"' if best.match and not named else ""
             more += f' subState="hf-mlnmt:{origin.replace(" ", "-")}"' if origin else ""
             return f'{start} state="{"initial" if fuzzy else "translated"}"{more}>'
         qualifier = _QUALIFIERS.get(origin.partition(" ")[0], "mt-suggestion" if fuzzy else "")

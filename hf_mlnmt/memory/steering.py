@@ -22,9 +22,8 @@ from transformers import LogitsProcessor
 
 LONGEST = 4  # most subwords of an n-gram
 _NONE = np.iinfo(np.int64).max  # the greatest key of the table: it has no tokens, and no hypothesis has this key
-Pieces = Sequence[
-    tuple[Sequence[int], float]
-]  # tokens that follow each other in a match's translation, and their reward
+# Tokens that follow each other in a match's translation, and their reward.
+Pieces = Sequence[tuple[Sequence[int], float]]
 
 
 class Steering(LogitsProcessor):
@@ -53,11 +52,8 @@ class Steering(LogitsProcessor):
         each, often = np.unique(pieces * len(tokens) + times, return_counts=True)
         limits = np.zeros(len(said), np.int64)
         np.maximum.at(limits, each % max(1, len(tokens)), often)
-        values, keys, ended = (
-            (numbers + 1, rewards * weight, limits[times]),
-            list[np.ndarray](),
-            np.isin(tokens, list(ends)),
-        )
+        values, keys = (numbers + 1, rewards * weight, limits[times]), list[np.ndarray]()
+        ended = np.isin(tokens, list(ends))
         for size in range(LONGEST):
             key = row_of * LONGEST + size
             for back in range(LONGEST - 1, 0, -1):

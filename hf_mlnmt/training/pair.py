@@ -315,9 +315,8 @@ def _chosen(asked: TwoFiles, data: Path, making: Path, held: Path, processes: in
     }
     if asked.init_from:  # the recipe scores the development set too, before and after fine-tuning
         content["augment"] = dict(sizes.AUGMENT)
-        lines.append(
-            f"changed pairs: {', '.join(f'{share:.0%} {name}' for name, share in sizes.AUGMENT.items())} (augment)"
-        )
+        shares = ", ".join(f"{share:.0%} {name}" for name, share in sizes.AUGMENT.items())
+        lines.append(f"changed pairs: {shares} (augment)")
         content["data"]["test"] = {"dev": content["data"]["dev"]}
     if asked.test:  # drop_test_pairs leaves their pairs out of training, also if the recipe is run by itself
         content["data"]["test"] = _tests(asked, content["data"].get("test") or {})

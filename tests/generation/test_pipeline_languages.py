@@ -6,8 +6,10 @@ import shutil
 import pytest
 from helpers.toy_translators import SENTENCES, bpe
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from typer.testing import CliRunner
 
 from hf_mlnmt import UserError, config_for
+from hf_mlnmt.cli import app
 from hf_mlnmt.data.directions import code_tokens
 from hf_mlnmt.generation import TranslationPipeline
 
@@ -55,6 +57,9 @@ def test_the_languages_of_a_model_of_one_pair_may_be_said_again(pipeline, ours, 
     assert named(SENTENCES[0], source_language="en", target_language="de-AT") == pipeline(SENTENCES[0])
     with pytest.raises(UserError, match="no language codes"):
         named(SENTENCES[0], source_language="en", target_language="fr")
+    (tmp_path / "a.ts").write_text("<!DOCTYPE TS><TS/>")  # its ending is of Qt, not of Tsonga
+    ran = CliRunner().invoke(app, ["translate", str(folder), str(tmp_path / "a.ts"), "-o", str(tmp_path / "b.ts")])
+    assert "its name says" not in str(ran.exception)
 
 
 def test_a_model_with_modules_of_each_language_in_int8(tmp_path):

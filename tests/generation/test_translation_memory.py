@@ -18,11 +18,12 @@ from hf_mlnmt.cli import app
 from hf_mlnmt.data.bilingual import pair_of_file
 from hf_mlnmt.data.formats import in_xml
 from hf_mlnmt.data.tokenizer import save_tokenizers
-from hf_mlnmt.generation import DecodingOptions, TranslationPipeline
+from hf_mlnmt.generation import DecodingOptions, Hypothesis, TranslationPipeline
 from hf_mlnmt.generation.translating.lines import Style, TextFiles
+from hf_mlnmt.generation.translating.remembered import WEIGHT
 from hf_mlnmt.memory.index import TranslationMemory
 from hf_mlnmt.memory.lexicon import Lexicon
-from hf_mlnmt.memory.matching import BANDS, HOLE, Bands, fitted
+from hf_mlnmt.memory.matching import BANDS, HOLE, Bands, Match, fitted
 from hf_mlnmt.memory.steering import LONGEST, Steering
 
 PAIRS = [
@@ -265,6 +266,11 @@ def test_a_line_that_was_cut_is_as_known_as_its_least_known_piece(toy, tmp_path)
     assert [each.text for each in found[1:]] == ["Los. Halt.", "Sichern. Sichern.", "Sichern.\nSichern."]
 
 
+def test_the_weight_of_a_match_is_what_was_measured():
+    assert Match(50, "", "", "").reward == 0.5**6
+    assert WEIGHT == 4.0
+
+
 UNITS = """<trans-unit id="1"><source>Save all files</source></trans-unit>
 <trans-unit id="2"><source>Delete 5 files</source><note>n</note></trans-unit>
 <trans-unit id="3"><source>Open the file</source><target state="new"/></trans-unit>
@@ -282,6 +288,17 @@ FILES = {
     ),
     "d.txt": "\n".join(re.findall("<source>(.*?)</source>", UNITS)),
 }
+
+
+def test_of_segments_without_ids_only_one_that_is_named_gets_an_id():
+    segments = "".join(f"<segment><source>{text}</source></segment>" for text in ("A dog.", "A cat."))
+    unit = f'<xliff version="2.0" srcLang="en"><file id="f"><unit id="u"><notes/>{segments}</unit></file></xliff>'
+    document = documents.read_bytes(unit.encode(), ".xlf")
+    match = Match(80, "", "A pig.", "Ein Schwein.", "m.tmx, unit 1")
+    found = [Hypothesis(text, 0.0, 0.0, 1, match=match) for text in document.texts]
+    out = document.write(found).decode()
+    assert out.count(' id="hf-mlnmt"') == 1
+    assert re.search(r'<unit id="u"><mtc:matches .* ref="#hf-mlnmt" .*</mtc:matches><notes/><segment [^>]*hf-m', out)
 
 
 @pytest.mark.parametrize("fuzzy", [False, True])

@@ -43,6 +43,8 @@ CASES = [
     (LONG, LONG, "copy"),
     (LONG, LONG.replace("man", "Mann"), "copy"),
     ("Anna Maria Schmidt", "Anna Maria Schmidt", ""),
+    *((path, path, "") for path in ("/var/lib/dpkg/info/name.prerm", "debi package_name-version.revision_arch.dsc")),
+    ("stable-updates(bullseye-updates)", "stable-updates(bullseye-updates)", ""),
     ("der Hund schläft in Berlin", "der Hund schläft in Berlin", "copy"),
     ("它是一座红色的房子前面的人", "它是一座红色的房子前面的人", "copy"),
     ("There are 3 men.", "Da sind drei Männer.", ""),

@@ -9,8 +9,8 @@
 | lost | placeholders, addresses, codes and numbers above 12 that are not there | with other beams |
 
 A piece of several sentences is searched again sentence by sentence, one of which much is left out in parts of up to
-PART tokens. What is seen depends on source and translation
-alone, not on other texts: batches and resumed files have the same translations.
+PART tokens. What is seen depends on source and translation alone, not on other texts: batches and resumed files have
+the same translations.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ SMALL = 12  # a number up to this may be written as a word
 _SIGNS = re.compile(r"[\d_%{<$@:!]|\w\.\w")  # a text without a match holds no placeholder, address, code or number
 _IDEOGRAPHS = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 _SYLLABLES = re.compile(r"[\u3040-\u30ff\uac00-\ud7af]")
-_WORDS = re.compile(r"[^\W\d_]{2,}")
+# Words with spaces or marks of a sentence around them: those of paths, tags and identifiers are no words of a language.
+_WORDS = re.compile(r"(?:(?<=[\s\"'(«»„“‘¿¡])|^)[^\W\d_]{2,}(?=[\s.,;:!?…\"')«»”’]|$)(?![.:]\S)")
 
 
 def warnings_of(
