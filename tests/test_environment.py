@@ -16,13 +16,7 @@ from hf_mlnmt.training import processes
 KINDS = {"str": str, "int": int, "bool": bool, "list": list}
 NO_WORDS = {int: ("x", "-1", "1.5", "٣x", "1 2"), bool: ("x", "2", "-1"), list: ("'cc", 'gcc "'), tuple: ("x", "0")}
 # Whole environments are handed on, or names looked for, in these.
-WHOLE = {
-    "common/keys.py",
-    "common/memory.py",
-    "cli/processes.py",
-    "hub/check_reload.py",
-    "training/arguments.py",
-}
+WHOLE = {"common/keys.py", "common/memory.py", "cli/processes.py", "hub/check_reload.py", "training/arguments.py"}
 SRUN = {"STEP_NUM_TASKS": "8", "PROCID": "5", "LOCALID": "1", "STEP_TASKS_PER_NODE": "4(x2)", "JOB_ID": "7"}
 SRUN |= {"STEP_ID": "1", "STEP_NODELIST": "localhost"}
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "15000", "LOCAL_RANK": "0"}

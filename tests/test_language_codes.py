@@ -45,25 +45,8 @@ ENDE, DEEN = {"source": "en", "target": "de"}, {"source": "de", "target": "en"}
             ("a.es-419", "es-419"),
         ],
         # An ending is no language because ISO 639-3 has one of 7,900 under it; two languages are none.
-        *[
-            (f"train.{ending}", None)
-            for ending in (
-                "tsv",
-                "csv",
-                "bpe",
-                "dat",
-                "raw",
-                "src",
-                "tgt",
-                "txt",
-                "xx",
-                "qqq",
-                "bak",
-                "run",
-                "min",
-                "aa",
-            )
-        ],
+        *[(f"train.{end}", None) for end in ("tsv", "csv", "bpe", "dat", "raw", "src", "tgt", "txt")],
+        *[(f"train.{end}", None) for end in ("xx", "qqq", "bak", "run", "min", "aa")],
         *[("train.en.bak", "en"), ("a.de-en", None), ("de", None), ("english", None), ("train.DE", None)],
     ],
 )

@@ -60,9 +60,7 @@ FORMATS = {
     ".sbv": Format(read_sbv),
     ".ass": Format(read_ass),
     **dict.fromkeys((".po", ".pot"), Format(read_po, declared="strict", marks=True)),
-    **dict.fromkeys(
-        (".xlf", ".xliff", ".sdlxliff", ".mqxliff"), Format(read_xliff, declared="xmlcharrefreplace", marks=True)
-    ),
+    **dict.fromkeys((".xlf", ".xliff", ".sdlxliff", ".mqxliff"), Format(read_xliff, None, "xmlcharrefreplace", True)),
     **{f".{kind}": Format(archive=partial(read_archive, kind=kind)) for kind in MEMBERS},
     **{ending: Format(archive=partial(read_localised, ending=ending), marks=ending == ".ts") for ending in STORES},
 }
@@ -226,9 +224,8 @@ def translate_file(
     target = language_of(pipeline.name, decoding.target_language)
     document = read_file(path, Reading(language=target, fuzzy=fuzzy))
     written = translate_document(pipeline, document, decoding, lambda done: None)
-    packed = packing(output)(written)
     with atomic_path(check_file(output)) as temporary:
-        temporary.write_bytes(packed)
+        temporary.write_bytes(packing(output)(written))
     return Path(output)
 
 

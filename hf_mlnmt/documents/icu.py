@@ -121,7 +121,11 @@ def _written(
     """
     where = next((place for place, part in enumerate(parts) if isinstance(part, _Selector)), None)
     if where is None:
-        yield _branch("".join(map(str, parts)), f"{{{number}}}", translate)
+        text, shown = "".join(map(str, parts)), f"{{{number}}}"  # the model reads a placeholder for #, the number
+        if "#" not in text or shown in text or shown == "{}":
+            yield translate(text)
+        else:
+            yield Checked([translate(text.replace("#", shown))], lambda made: made.replace(shown, "#"), text)
         return
     before, selector, behind = parts[:where], parts[where], parts[where + 1 :]
     assert isinstance(selector, _Selector)
@@ -144,10 +148,3 @@ def _written(
         yield from _written([*before, *branch, *behind], language, translate, selector.name if plural else number)
         yield "}"
     yield "}"
-
-
-def _branch(text: str, variable: str, translate: Callable[[str], Checked]) -> Checked:
-    """Returns a branch to be translated; the model reads a placeholder for #, the number."""
-    if "#" not in text or variable in text or variable == "{}":
-        return translate(text)
-    return Checked([translate(text.replace("#", variable))], lambda made: made.replace(variable, "#"), text)

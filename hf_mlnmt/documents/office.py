@@ -317,7 +317,8 @@ def read_archive(content: bytes, reading: Reading, kind: str) -> Document:
         archive = zipfile.ZipFile(io.BytesIO(content))
         if not all(content.startswith(b"PK\3\4", entry.header_offset) for entry in archive.infolist()):
             raise zipfile.BadZipFile("a member is not where the directory says")
-        wanted = {entry.filename: _reader(kind, entry.filename) for entry in archive.infolist()}
+        names, readers = [entry.filename for entry in archive.infolist()], MEMBERS[kind].items()
+        wanted = {name: next((read for part, read in readers if re.fullmatch(part, name)), None) for name in names}
         entries = [entry for entry in archive.infolist() if wanted[entry.filename]]
         if not entries:
             raise UserError("holds no text of this format: another program's archive, or another ending.")
@@ -349,10 +350,6 @@ def read_archive(content: bytes, reading: Reading, kind: str) -> Document:
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, RuntimeError, EOFError, ValueError, OSError) as error:
         raise UserError(f"cannot be read ({error}): not whole, of another format, or locked.") from error
     return Document(members, reading, content, partial(_packed, archive, content))
-
-
-def _reader(kind: str, name: str) -> _Read | None:
-    return next((read for pattern, read in MEMBERS[kind].items() if re.fullmatch(pattern, name)), None)
 
 
 def _packed(archive: zipfile.ZipFile, content: bytes, members: dict[str, str]) -> bytes:

@@ -236,8 +236,8 @@ class _Xliff(Part):
         parts: list[str | Passage | Checked] = []
         self.second, self.form = second, self.form._replace(again=_copy if second else str)
         inherited = [(True, False)]  # stack of open elements: (units are translated, line breaks are kept)
-        number, language = 0, self.reading.language
-        inside = 0  # place in `parts` of what follows an open <unit>; 0 elsewhere, and behind the unit's first segment
+        # inside: place in `parts` of what follows an open <unit>; 0 elsewhere, and behind the unit's first segment
+        number, language, inside = 0, self.reading.language, 0
         while number < len(self.events):
             event, raw = self.events[number], self.events[number].raw
             if event.kind == "start":
@@ -289,8 +289,7 @@ class _Xliff(Part):
         if not unit_text.left and not unit_text.sentences:
             return None
         name = self.events[source].raw[1:].partition("source")[0] + "target"
-        start = self.events[old[0]].raw if old else f"<{name}>"
-        begin, rest = (old[0], old[-1] + 1) if old else (behind, behind)
+        start, begin, rest = (self.events[old[0]].raw, old[0], old[-1] + 1) if old else (f"<{name}>", behind, behind)
         named, prefix = attributes(first), name.removesuffix("target")
         around = [
             "" if ahead is None else partial(_alternative, prefix, named.get("id", _SEGMENT)),

@@ -42,17 +42,7 @@ from hf_mlnmt.common.made_from import Origin
 from hf_mlnmt.data.bilingual import BILINGUAL, Unit, UnitReport, pair_of_file, read_units
 from hf_mlnmt.data.formats import format_of
 from hf_mlnmt.memory.lexicon import Lexicon, sampled
-from hf_mlnmt.memory.matching import (
-    CONTEXT,
-    EXACT,
-    LEAST,
-    Match,
-    fitted,
-    hashes_of,
-    plain,
-    skeleton,
-    words,
-)
+from hf_mlnmt.memory.matching import CONTEXT, EXACT, LEAST, Match, fitted, hashes_of, plain, skeleton, words
 
 log = logging.getLogger(__name__)
 VERSION = 3

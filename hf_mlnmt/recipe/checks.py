@@ -62,10 +62,7 @@ def _rules(recipe: Recipe) -> Iterator[tuple[Any, str]]:
         "augment: changes pairs without matches. Leave augment (--set augment={}) or data.memory out.",
     )
     yield not recipe.sections(), "tasks: none has a share above 0, so there is nothing to train."
-    yield (
-        not dev_names(recipe),
-        "data.dev is missing: give it, or a dev set to one of the tasks (tasks.NAME.dev).",
-    )
+    yield (not dev_names(recipe), "data.dev is missing: give it, or a dev set to one of the tasks (tasks.NAME.dev).")
     if model.fuse is not None:
         for name in ("record", "system", "settings"):
             yield (

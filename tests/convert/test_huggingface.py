@@ -200,10 +200,7 @@ DAMAGES = {
         "embed_positions.weight holds other numbers",
     ),
     "a pickle": (replaced_by_a_pickle, r"bin: not a checkpoint of weights alone.* Code in a checkpoint is never run"),
-    "a damaged pickle": (
-        damaged_pickle,
-        r"pytorch_model\.bin: not a checkpoint of weights alone, or a damaged one",
-    ),
+    "a damaged pickle": (damaged_pickle, r"pytorch_model\.bin: not a checkpoint of weights alone, or a damaged one"),
     "rounded": (
         lambda f: tensors(f, lambda s: {**s, FIRST: s[FIRST].int()}),
         r"model\.safetensors: weights are of whole numbers \(\S+fc1\.weight\)",

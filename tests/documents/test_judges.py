@@ -142,7 +142,7 @@ def test_gettext_compiles_what_it_made(folder, fuzzy):
 def test_qt_compiles_what_it_made(folder, fuzzy):
     pytest.importorskip("translate.storage.factory")
     unit = "<message><source>{}</source><translation type='unfinished'></translation></message>"
-    units = unit.format("&amp;Open %1") + unit.format("12") + unit.format("Close")
+    units = "".join(map(unit.format, ("&amp;Open %1", "12", "Close")))
     (folder / "in.ts").write_text(f"<!DOCTYPE TS><TS version='2.1'><context><name>a</name>{units}</context></TS>")
     said = run(folder, "lrelease", "-nounfinished", translated(folder / "in.ts", fuzzy).name, "-qm", "out.qm")
     assert f"Generated {0 if fuzzy else 2} translation(s)" in said
@@ -154,14 +154,12 @@ ANDROID = """<resources><string name="a">It\\'s <b>%1$s</b> &amp; \\"so\\"\\n\\@
 
 def test_android_compiles_what_it_made(folder):
     pytest.importorskip("translate.storage.factory")
-    frame = "/usr/share/android-framework-res/framework-res.apk"
-    if not os.path.isfile(frame):
+    if not os.path.isfile(frame := "/usr/share/android-framework-res/framework-res.apk"):
         pytest.skip("needs Android's framework-res.apk")
     for name, content in (("values", ANDROID), ("values-de", "")):
         (folder / "res" / name).mkdir(parents=True)
         (folder / "res" / name / "strings.xml").write_text(content)
-    made = translated(folder / "res" / "values" / "strings.xml")
-    made.rename(folder / "res" / "values-de" / "strings.xml")
+    translated(folder / "res/values/strings.xml").rename(folder / "res/values-de/strings.xml")
     (folder / "AndroidManifest.xml").write_text('<manifest package="a.b.c"><application/></manifest>')
     run(folder, "aapt", "package", "-m", "-S", "res", "-M", "AndroidManifest.xml", "-I", frame, "-F", "out.apk")
     said = run(folder, "aapt", "dump", "--values", "resources", "out.apk").partition("config de")[2]

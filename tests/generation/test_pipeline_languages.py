@@ -53,10 +53,10 @@ def test_languages(ours_multilingual, foreign, pipeline):
 def test_the_languages_of_a_model_of_one_pair_may_be_said_again(pipeline, ours, tmp_path):
     folder = shutil.copytree(ours, tmp_path / "model")
     (folder / "results.json").write_text('{"languages": {"source": "en", "target": "de"}}')
-    named = TranslationPipeline.from_pretrained(folder, device="cpu")
-    assert named(SENTENCES[0], source_language="en", target_language="de-AT") == pipeline(SENTENCES[0])
+    named, text = TranslationPipeline.from_pretrained(folder, device="cpu"), SENTENCES[0]
+    assert named(text, source_language="en", target_language="de-AT") == pipeline(text)
     with pytest.raises(UserError, match="no language codes"):
-        named(SENTENCES[0], source_language="en", target_language="fr")
+        named(text, source_language="en", target_language="fr")
     (tmp_path / "a.ts").write_text("<!DOCTYPE TS><TS/>")  # its ending is of Qt, not of Tsonga
     ran = CliRunner().invoke(app, ["translate", str(folder), str(tmp_path / "a.ts"), "-o", str(tmp_path / "b.ts")])
     assert "its name says" not in str(ran.exception)

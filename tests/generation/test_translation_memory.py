@@ -267,8 +267,7 @@ def test_a_line_that_was_cut_is_as_known_as_its_least_known_piece(toy, tmp_path)
 
 
 def test_the_weight_of_a_match_is_what_was_measured():
-    assert Match(50, "", "", "").reward == 0.5**6
-    assert WEIGHT == 4.0
+    assert (Match(50, "", "", "").reward, WEIGHT) == (0.5**6, 4.0)
 
 
 UNITS = """<trans-unit id="1"><source>Save all files</source></trans-unit>
@@ -311,18 +310,9 @@ def test_results_say_where_each_segment_comes_from(toy, tmp_path, fuzzy):
     out = {}
     for name in [*FILES][: 3 if fuzzy else 4]:
         output = tmp_path / ("out.tmx" if name == "d.txt" else f"out.{name}")
-        given = [
-            "translate",
-            folder,
-            tmp_path / name,
-            "-o",
-            output,
-            "--memory",
-            memory,
-            "--report",
-            tmp_path / "r.json",
-        ]
-        given += ["--fuzzy"] * fuzzy + ["--beams", 2] + (["--from", "en", "--to", "de"] if name == "c.po" else [])
+        given = ["translate", folder, tmp_path / name, "-o", output, "--memory", memory]
+        given += ["--report", tmp_path / "r.json", *["--fuzzy"] * fuzzy, "--beams", 2]
+        given += ["--from", "en", "--to", "de"] * (name == "c.po")
         ran = CliRunner().invoke(app, [*map(str, given)])
         assert ran.exit_code == 0, (ran.output, ran.exception)
         report, out[name] = json.loads((tmp_path / "r.json").read_text()), output.read_text("utf-8")

@@ -132,19 +132,8 @@ class Launches(TorchDispatchMode):
     `casts`: shapes of what becomes another floating type, one by one; `together`: lists of tensors that do at once.
     """
 
-    VIEWS = (
-        "view",
-        "transpose",
-        "slice",
-        "split",
-        "select",
-        "permute",
-        "expand",
-        "unsqueeze",
-        "squeeze",
-        "t.",
-        "as_strided",
-    )
+    VIEWS = ("view", "transpose", "slice", "split", "select", "permute", "expand", "unsqueeze", "squeeze")
+    VIEWS += ("t.", "as_strided")
     FREE = (*VIEWS, "detach", "empty", "alias", "unbind", "lift", "_unsafe_view", "is_", "new_empty", "_local")
 
     def __init__(self) -> None:

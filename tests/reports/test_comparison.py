@@ -173,15 +173,8 @@ def test_notes_on_a_budget_stand_on_the_page(compared, tmp_path):
 
 
 def test_systems_stand_beside_those_of_their_classes():
-    names = [
-        "unknown.toy",
-        "ms-123.toy",
-        "m-10.toy",
-        "enc-dc.toy",
-        "ms-1.toy",
-        "transformer-wide.toy",
-        "transformer.toy",
-    ]
+    systems = ("unknown", "ms-123", "m-10", "enc-dc", "ms-1", "transformer-wide", "transformer")
+    names = [f"{system}.toy" for system in systems]
     expected = ["m-10", "transformer", "transformer-wide", "ms-1", "ms-123", "enc-dc", "unknown"]
     assert [name.split(".")[0] for name in in_order({name: {} for name in names}, "m-10.toy")] == expected
 

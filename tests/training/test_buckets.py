@@ -58,8 +58,7 @@ def shapes_of(sampler, steps):
 
 
 @pytest.mark.parametrize(
-    ("lengths", "tokens", "shapes", "padding"),
-    [(captions, 4096, 64, 0.05), (news, 4096, 64, 0.08)],
+    ("lengths", "tokens", "shapes", "padding"), [(captions, 4096, 64, 0.05), (news, 4096, 64, 0.08)]
 )
 def test_a_thousand_steps_meet_few_shapes_with_little_padding(lengths, tokens, shapes, padding):
     """Of news 64 shapes pad 7 to 8 %; captions' epoch has a hundred batches."""

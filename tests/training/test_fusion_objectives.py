@@ -13,13 +13,7 @@ from helpers.toy_context import bigram_language_model, bigram_translator
 from reference.fusion import every_sequence, k_token_partition, log_partition
 
 from hf_mlnmt.search.recombination import END, Trellis
-from hf_mlnmt.training.fusion_objectives import (
-    FusionNBest,
-    FusionSymbol,
-    FusionTrellis,
-    log_sums,
-    with_references,
-)
+from hf_mlnmt.training.fusion_objectives import FusionNBest, FusionSymbol, FusionTrellis, log_sums, with_references
 from hf_mlnmt.training.objectives import IGNORED
 
 VOCABULARY, LONGEST, ALPHA, BETA = 6, 3, 0.8, 0.5

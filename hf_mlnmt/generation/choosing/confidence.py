@@ -63,10 +63,7 @@ def calibrate(scores: Sequence[float], qualities: Sequence[float], words: Sequen
         line = LogisticRegression().fit(least, right)
         a, b = float(line.coef_[0, 0]), float(line.intercept_[0])
     return Calibration(
-        knots.tolist(),
-        np.round(steps.predict(knots), 4).tolist(),
-        [round(a, 4), round(b, 4)],
-        len(scores),
+        knots.tolist(), np.round(steps.predict(knots), 4).tolist(), [round(a, 4), round(b, 4)], len(scores)
     )
 
 

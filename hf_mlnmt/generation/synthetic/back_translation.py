@@ -30,14 +30,7 @@ from hf_mlnmt.data.corpus import FILES, MADE_FROM, MANIFEST, SCHEMA, Manifest, r
 from hf_mlnmt.data.directions import is_told
 from hf_mlnmt.data.lines import checked_lines
 from hf_mlnmt.data.words import is_visible
-from hf_mlnmt.generation.synthetic.methods import (
-    UNLIKELY,
-    USUAL,
-    Counts,
-    Judge,
-    Method,
-    check_reasons,
-)
+from hf_mlnmt.generation.synthetic.methods import UNLIKELY, USUAL, Counts, Judge, Method, check_reasons
 from hf_mlnmt.generation.translating.batches import Generated, batches_by_tokens, token_logs_of
 from hf_mlnmt.generation.translating.call import TranslationCall
 from hf_mlnmt.generation.translating.journal import STATE, Journal

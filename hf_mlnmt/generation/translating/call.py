@@ -66,11 +66,7 @@ class TranslationCall(BatchSearch):
         return self.options.told[0] or said[0], self.options.told[1] or said[1]
 
     def translate_groups(
-        self,
-        groups: Iterable[Sequence[str]],
-        update: Callable[[int], Any],
-        done: int = 0,
-        read_ahead: bool = False,
+        self, groups: Iterable[Sequence[str]], update: Callable[[int], Any], done: int = 0, read_ahead: bool = False
     ) -> Iterator[tuple[int, Sequence[str], list[list[Hypothesis]]]]:
         """Yields (line of the first text, texts, n-best list of each text) of each group; then calls `report`.
 
