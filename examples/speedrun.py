@@ -31,7 +31,15 @@ from hf_mlnmt.data import (
 )
 from hf_mlnmt.evaluation import score
 from hf_mlnmt.generation import TranslationPipeline
-from hf_mlnmt.training import Batches, Schedule, Task, Translation, TranslationTrainer, average_checkpoints
+from hf_mlnmt.training import (
+    Batches,
+    Schedule,
+    Task,
+    Translation,
+    TranslationTrainer,
+    average_checkpoints,
+    computes_bfloat16,
+)
 
 SUBWORDS, TOKENS = 10_000, 1024  # of the vocabulary; of a batch, on the target side, padding included
 CYCLES, SHARE = 6, 1 / 11  # the learning rate falls to 0 six times; each cycle but the first is this share of the steps
@@ -84,7 +92,7 @@ def main() -> None:
         learning_rate=5e-3,
         weight_decay=0.2,
         adam_beta2=0.98,
-        bf16=torch.cpu._is_avx512_bf16_supported(),
+        bf16=computes_bfloat16(on_cpu=True),
         use_cpu=True,
         save_steps=cycle,
         save_total_limit=CYCLES,

@@ -207,7 +207,7 @@ def timed(monkeypatch, tmp_path):
     monkeypatch.delenv(matmul_backends.VARIABLE)
     monkeypatch.setenv("HF_MLNMT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(matmul_backends, "_MEASURED", {})
-    speeds = {"few": [50.0, 90.0], "many": [100.0, 101.0], "training": [99.0, 96.0]}
+    speeds = {"few": [50.0, 90.0], "many": [100.0, 101.0], "training": [99.0, 96.0], "bfloat16": [99.0, 120.0]}
     monkeypatch.setattr(matmul_backends, "_timed", lambda: speeds)
     return tmp_path / "cache"
 
@@ -239,6 +239,14 @@ def test_a_damaged_file_is_made_again(text, timed, monkeypatch):
     assert json.loads(path.read_text())["onednn"] == ["few"]
 
 
+@pytest.mark.parametrize(("speed", "prefers"), [(98.0, False), (100.0, True)])
+def test_bfloat16_is_preferred_where_it_is_faster(speed, prefers, timed, monkeypatch):
+    measured()["gigaflops"]["bfloat16"] = [99.0, speed]
+    assert matmul_backends.prefers_bfloat16() == prefers
+    del measured()["gigaflops"]["bfloat16"]
+    assert matmul_backends.prefers_bfloat16()  # not measured: the processor's word is taken
+
+
 def test_a_folder_that_cannot_be_written(timed, monkeypatch):
     timed.write_text("a file")
     assert chosen() == {"few"}
@@ -261,7 +269,7 @@ def test_a_measurement_draws_nothing_and_names_the_processor(monkeypatch):
     before = torch.get_rng_state()
     rates = matmul_backends._timed()
     assert torch.equal(torch.get_rng_state(), before)
-    assert rates.keys() == set(KINDS)
+    assert rates.keys() == {*KINDS, "bfloat16"}
     assert min(map(min, rates.values())) > 0
     assert matmul_backends.processor_name() in str(matmul_backends.record())
 

@@ -1,14 +1,15 @@
 """Products of plain linear layers on a CPU: by PyTorch's own library (MKL on x86), or by oneDNN.
 
 PyTorch contains both. On some processors one of the two takes half of the other's time. So a product of few rows (up to
-15), one of many, and one of a training, are timed once with both, in a tenth of a second, and the result is stored in
-the cache folder for this processor, release of torch and number of threads. HF_MLNMT_MATMUL=mkl or onednn overrides it,
-and so does `using`, for a resumed training. Gradients of weights are PyTorch's: oneDNN computes them no faster.
+15), one of many, and one of a training, are timed once with both, the last in bfloat16 too, in a tenth of a second, and
+the result is stored in the cache folder for this processor, release of torch and number of threads.
+HF_MLNMT_MATMUL=mkl or onednn overrides it, and so does `using`, for a resumed training. Gradients of weights are
+PyTorch's: oneDNN computes them no faster.
 
 Models call `project` through a slot (modeling/linear.py), the search calls `packed`. For oneDNN a weight is laid out
-anew once (`kept`). Both libraries compute in float32 but sum in different orders. For other layers than plain ones in
-float32, and for small products, these functions return None: the caller uses PyTorch. The operators are those that
-torch.compile calls; without them in the build of PyTorch, its own library computes all.
+anew once (`kept`). Both libraries sum in different orders. For other layers than plain ones in float32, and for small
+products, these functions return None: the caller uses PyTorch. The operators are those that torch.compile calls;
+without them in the build of PyTorch, its own library computes all.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from hf_mlnmt.common.made_from import Digest
 from hf_mlnmt.modeling.matrices import is_plain
 
 LARGEST = 2**25  # most numbers in a weight of which a copy is kept: 128 MiB in float32
-KINDS = ("few", "many", "training")
+KINDS, BFLOAT16 = ("few", "many", "training"), "bfloat16"
 VARIABLE, LIBRARIES = "HF_MLNMT_MATMUL", ("mkl", "onednn")
 FEW = 15  # most rows of a product of the kind "few"
 LEAST = 2**20  # fewest multiplications of a product for which a call of oneDNN, microseconds longer, is worth its time
@@ -182,10 +183,8 @@ def has_onednn() -> bool:
 
 
 def measured() -> dict[str, Any]:
-    """Returns the speeds measured for this number of threads, from the cache folder or measured now.
-
-    Keys: processor, torch, threads; gigaflops: kind -> [PyTorch's, oneDNN's]; onednn: kinds where oneDNN is faster.
-    """
+    """Returns the speeds measured for this number of threads, from the cache folder or measured now: processor, torch,
+    threads; gigaflops: kind -> [PyTorch's, oneDNN's], bfloat16 -> [float32's, its own]; onednn: kinds that are its."""
     threads = torch.get_num_threads()
     if threads not in _MEASURED:
         with _LOCK:
@@ -195,7 +194,7 @@ def measured() -> dict[str, Any]:
 
 
 def _measured(threads: int) -> dict[str, Any]:
-    mark = Digest("sha256").text(f"{processor()}\0{torch.__version__}\0{threads}\0{ROWS}{INPUTS}{OUTPUTS}").hex()[:16]
+    mark = Digest("sha256").text(f"{processor()}\0{torch.__version__}\0{threads}\0{ROWS}{INPUTS}{BFLOAT16}").hex()[:16]
     path = cache_folder() / f"products_{mark}.json"
     try:
         if found := read_json(path, {"gigaflops": {...: [float, float]}, "onednn": [str]}):
@@ -203,7 +202,7 @@ def _measured(threads: int) -> dict[str, Any]:
     except (OSError, UserError):  # no readable file of earlier measurements: measure again below
         pass
     rates = _timed() if has_onednn() else {}
-    faster = [kind for kind, (own, onednn) in rates.items() if onednn > GAIN * own]
+    faster = [kind for kind, (own, onednn) in rates.items() if kind in KINDS and onednn > GAIN * own]
     found = _machine() | {"gigaflops": rates, "onednn": faster}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -215,17 +214,25 @@ def _measured(threads: int) -> dict[str, Any]:
 
 @torch.inference_mode()
 def _timed() -> dict[str, list[float]]:
-    """Measures PyTorch's and oneDNN's speed for each kind, in turn; returns the best of several rounds, in Gflop/s."""
+    """Measures the two speeds of each kind (`measured`), in turn; returns the best of several rounds, in Gflop/s."""
     rates, weight = {}, torch.ones(OUTPUTS, INPUTS, dtype=torch.float32, device="cpu")
     laid_out = torch.ops.mkldnn._reorder_linear_weight(weight)
-    for kind, rows in ROWS.items():
+    for kind, rows in [*ROWS.items(), (BFLOAT16, ROWS["training"])]:
         states = torch.ones(rows, INPUTS, dtype=torch.float32, device="cpu")
-        factors = states, weight if kind == "training" else laid_out
-        both = partial(nn.functional.linear, states, weight), partial(_multiply, *factors)
+        other = partial(_multiply, states, weight if kind == "training" else laid_out)
+        if kind == BFLOAT16:
+            other = partial(nn.functional.linear, states.bfloat16(), weight.bfloat16())
+        both = partial(nn.functional.linear, states, weight), other
         # The time of this thread alone, so that other programs on a busy machine matter less.
         seconds = [[timeit(product, timer=time.thread_time, number=1) for product in both] for _ in range(ROUNDS + 1)]
         rates[kind] = [round(2e-9 * rows * INPUTS * OUTPUTS / min(turns), 1) for turns in zip(*seconds[1:])]
     return rates
+
+
+def prefers_bfloat16() -> bool:
+    """Tells whether a training's products are computed faster in bfloat16 than in float32, where that was measured."""
+    rates = measured()["gigaflops"]
+    return BFLOAT16 not in rates or rates[BFLOAT16][1] > max(rates["training"])
 
 
 def record() -> dict[str, Any]:
@@ -262,7 +269,6 @@ def _cpuinfo() -> list[str]:
 
 
 # The weight cache: weights in another layout, kept from one search to the next while module and weight stay the same.
-#
 # To lay out a large weight anew takes as long as some steps of a search. Every search checks whether the weight is
 # unchanged: its address, its shape, PyTorch's count of in-place changes, and the numbers on its wrapped diagonal, which
 # crosses every row and every column. This detects changes by an optimizer, by load_state_dict, and through `.data` of
@@ -288,9 +294,7 @@ _FORGOTTEN = [0]  # number of calls of `forget`
 
 def kept(module: Any, layout: str, make: Callable[[Tensor], Tensor]) -> Tensor:
     """Returns make(module.weight), kept under the layout's name; made anew when the weight has changed.
-
-    Of a weight that is too large, not contiguous or no matrix, no copy is kept.
-    """
+    Of a weight that is too large, not contiguous or no matrix, no copy is kept."""
     weight = module.weight
     if weight.numel() > LARGEST or not weight.is_contiguous() or weight.dim() != 2:
         return make(weight)

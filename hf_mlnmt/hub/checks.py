@@ -32,7 +32,7 @@ KEPT = (
     *("bad_words_ids", "suppress_tokens", "begin_suppress_tokens"),
     *("num_beams", "length_penalty", "length_normalization", "early_stopping", "max_new_tokens", "max_source_tokens"),
     *("alpha", "beta", "recombine", "no_repeat_ngram_size", "repetition_penalty", "renormalize_logits"),
-    *("confidence", "alignment_head", "length_ratio"),
+    *("confidence", "alignment_head", "length_ratio", "placeholders", "reads_matches"),
 )
 """Keys of a generation config that are published, unless their value is generate()'s default; others are left out."""
 _DEFAULTS: dict[str, Any] = {

@@ -232,7 +232,7 @@ def _lines(node: yaml.MappingNode, path: Path, outer: tuple[str, ...] = ()) -> L
 CORPORA = {("data", "train"), ("data", "dev"), ("data", "test"), ("objective",)}
 OF_TASKS = ("data", "dev", "objective")  # keys of a task that are replaced as a whole
 OTHER_MODELS = {"fuse", "add_to", "record"}  # a model with one of these keys is replaced as a whole
-CLEARED = {("model",), ("model", "settings")}  # keys that null removes
+CLEARED = {("model",), ("model", "settings"), ("data", "placeholders")}  # keys that null removes
 
 
 def load(path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Lines]:

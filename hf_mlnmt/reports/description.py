@@ -194,7 +194,7 @@ def _without(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def describe_machine() -> dict[str, Any]:
     """Returns processor, torch, threads, the measured speed of each kind of matrix product by PyTorch and by oneDNN
-    ("gigaflops"), and the kinds that oneDNN computes here ("onednn"; matmul_backends.py)."""
+    and in bfloat16 ("gigaflops"), and the kinds that oneDNN computes here ("onednn"; matmul_backends.py)."""
     from hf_mlnmt.common.matmul_backends import measured, record
 
     return {**measured(), **record()}
@@ -202,12 +202,15 @@ def describe_machine() -> dict[str, Any]:
 
 def render_machine(machine: Mapping[str, Any]) -> list[Table]:
     """Returns the result of `describe_machine` as tables."""
+    speeds = dict(machine["gigaflops"])
+    facts = {name: machine[name] for name in ("processor", "torch", "threads")}
+    if half := speeds.pop("bfloat16", None):
+        facts["bfloat16"] = "{1:,.0f} GFLOP/s in a training, in float32 {0:,.0f}".format(*half)
     rows = [
         [kind, f"{own:,.0f}", f"{onednn:,.0f}", "oneDNN" if kind in machine["onednn"] else "PyTorch"]
-        for kind, (own, onednn) in machine["gigaflops"].items()
+        for kind, (own, onednn) in speeds.items()
     ]
     columns = ["product", Number("PyTorch's own"), Number("oneDNN"), "computed by"]
-    facts = {name: machine[name] for name in ("processor", "torch", "threads")}
     return [_pairs("machine", facts), Table(columns, rows, "products of linear layers, GFLOP/s")]
 
 

@@ -2,7 +2,7 @@
 
 from hf_mlnmt.recipe.reading import Recipe, read_recipe
 from hf_mlnmt.recipe.schema import Batches
-from hf_mlnmt.training.arguments import Schedule
+from hf_mlnmt.training.arguments import Schedule, computes_bfloat16
 from hf_mlnmt.training.batching import TokenBatchSampler, batch_statistics
 from hf_mlnmt.training.checkpoints import average_checkpoints
 from hf_mlnmt.training.dev import DevSet
@@ -26,6 +26,7 @@ __all__ = [
     "TwoFiles",
     "average_checkpoints",
     "batch_statistics",
+    "computes_bfloat16",
     "read_recipe",
     "run_recipe",
     "train_pair",

@@ -33,6 +33,7 @@ from transformers import GenerationConfig, Seq2SeqTrainingArguments, TrainingArg
 
 from hf_mlnmt.common.errors import UserError, suggest
 from hf_mlnmt.common.keys import variable
+from hf_mlnmt.common.matmul_backends import prefers_bfloat16
 from hf_mlnmt.common.model_folder import token_ids
 from hf_mlnmt.memory.matching import BEHIND
 from hf_mlnmt.recipe.schema import LearningRate, Recipe, ScheduleName
@@ -81,11 +82,11 @@ def higher_is_better(recipe: Recipe) -> bool:
 
 
 def computes_bfloat16(on_cpu: bool) -> bool:
-    """Returns whether the CPU (`on_cpu`) or else the GPU has instructions for bfloat16; without them it is slow."""
+    """Returns whether the CPU (`on_cpu`) or else the GPU has instructions for bfloat16, the CPU fast ones."""
     if not on_cpu:
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(getattr(torch.cpu, name)() for name in asked if hasattr(torch.cpu, name))
+    return any(getattr(torch.cpu, name)() for name in asked if hasattr(torch.cpu, name)) and prefers_bfloat16()
 
 
 def precision(arguments: TrainingArguments) -> str:

@@ -31,7 +31,7 @@ from hf_mlnmt.common.errors import UserError, naming
 from hf_mlnmt.common.files import atomic_folder, read_json, size_and_crc, write_json, write_text
 from hf_mlnmt.common.languages import check_language, direction_of, same_language
 from hf_mlnmt.common.made_from import differences
-from hf_mlnmt.common.model_folder import auto_class_of, check_model_folder, read_config
+from hf_mlnmt.common.model_folder import GENERATION_CONFIG, auto_class_of, check_model_folder, read_config, read_part
 from hf_mlnmt.data.bilingual import BILINGUAL
 from hf_mlnmt.data.corpus import FORMATS, CorpusSpec, TextSpec, is_of_units, read_pairs, read_text
 from hf_mlnmt.data.directions import direction, is_told
@@ -279,8 +279,9 @@ def _chosen(asked: TwoFiles, data: Path, making: Path, held: Path, processes: in
         raise UserError(_too_few(spec, pairs, left, filtered, asked.dev is not None))
     where = held if data == Path() else held.absolute()  # files of a recipe are relative to --data
     train, dev_files = asked.pair, asked.dev
-    names = " + ".join(dict.fromkeys(asked.pair))
-    lines = [f"corpus: {names}, {languages[0]} to {languages[1]}: {filtered.read + left:,} pairs"]
+    lines = [
+        f"corpus: {' + '.join(dict.fromkeys(asked.pair))}, {' to '.join(languages)}: {filtered.read + left:,} pairs"
+    ]
     lines += [f"dropped: {reason}: {count:,}" for reason, count in filtered.dropped.most_common()]
     if filtered.write_dropped(making / DROPPED):
         lines.append(f"what was dropped: {HELD}/{DROPPED}, the first {MOST_DROPPED:,} pairs of each reason")
@@ -315,9 +316,12 @@ def _chosen(asked: TwoFiles, data: Path, making: Path, held: Path, processes: in
     }
     if asked.init_from:  # the recipe scores the development set too, before and after fine-tuning
         content["augment"] = dict(sizes.AUGMENT)
-        shares = ", ".join(f"{share:.0%} {name}" for name, share in sizes.AUGMENT.items())
-        lines.append(f"changed pairs: {shares} (augment)")
+        lines.append(f"changed pairs: {', '.join(f'{x:.0%} {name}' for name, x in sizes.AUGMENT.items())} (augment)")
         content["data"]["test"] = {"dev": content["data"]["dev"]}
+        told = read_part(local_folder(asked.init_from, data, "--init-from"), GENERATION_CONFIG)
+        if tokens := told.get("placeholders"):
+            content["data"]["placeholders"] = tokens
+            lines.append(f"placeholders: {', '.join(tokens)}, as of the model")
     if asked.test:  # drop_test_pairs leaves their pairs out of training, also if the recipe is run by itself
         content["data"]["test"] = _tests(asked, content["data"].get("test") or {})
     lines += [] if asked.student else choices
@@ -325,8 +329,7 @@ def _chosen(asked: TwoFiles, data: Path, making: Path, held: Path, processes: in
     if longest is not None and longest <= MAX_LENGTH:
         content["data"]["max_length"], content["decoding"] = longest, {"max_new_tokens": longest - 1}
         lines.append(f"lengths: at most {longest:,} subwords, as many as {asked.init_from} has positions")
-    texts = [train[0]] if asked.student else []
-    counts = Counter()
+    texts, counts = [train[0]] if asked.student else [], Counter()
     if asked.text:
         side = 0 if asked.student else 1
         spoken = kept(read_text(TextSpec(asked.text, language=languages[side]), data))
@@ -360,8 +363,7 @@ def _config_to_tune(model: str, languages: tuple[str, str], data: Path) -> Any:
                 "of those that a fused model was made of; a bridge is trained by a recipe (docs/multilingual.md)."
             )
         ours, there, source = architecture_of(config), direction_of(folder), load_tokenizers(folder).source
-        codes = codes_of(source)
-        base = SimpleNamespace(config=config)
+        codes, base = codes_of(source), SimpleNamespace(config=config)
         if ours is not None:
             check_untold(source, model)
         elif is_told(base, source):

@@ -319,10 +319,7 @@ def build(run: Run, checkpoint: Path | None, accumulate: int) -> Training:
     recipe = dataclasses.replace(recipe, batch=dataclasses.replace(recipe.batch, accumulate=accumulate))
     args = arguments.training_arguments(recipe, run.output)
     if args.bf16 and not arguments.computes_bfloat16(args.use_cpu):
-        run.warn(
-            "precision.dtype is bf16, but this machine has no instructions for bfloat16 and emulates it, slowly. "
-            "Set precision.dtype to float32, or to auto, which chooses."
-        )
+        run.warn("precision.dtype is bf16, but this machine has no instructions for bfloat16, or slow ones. Say auto.")
     model = preparation.model()
     tasks = preparation.tasks(model)
     if model.config.is_encoder_decoder and model.can_generate():  # max_source_tokens: pipelines split longer sources

@@ -5,17 +5,15 @@ from __future__ import annotations
 import gzip
 
 import pytest
-import typer
+from helpers.verbs import of_verbs
 from transformers import AutoTokenizer
-from typer.testing import CliRunner
 
 from hf_mlnmt.cli.tokenizer import tokenizer
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.data.processing import TextProcessing
 from hf_mlnmt.data.tokenizer import load_tokenizers
 
-app = typer.Typer()
-app.command()(tokenizer)
+run, _ = of_verbs(tokenizer)
 
 
 @pytest.fixture(autouse=True)
@@ -29,10 +27,6 @@ def files(tmp_path, demo):
         text = "".join(pair[side] + "\n" for pair in demo["train"][:500])
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
     return tmp_path / "a.en.gz", tmp_path / "a.de.gz"
-
-
-def run(*arguments: object) -> str:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False).stdout
 
 
 def test_joint_from_files_with_a_report(files, tmp_path):

@@ -37,6 +37,7 @@ def test_every_block_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("hf_mlnmt.training.callbacks.DrawCurves.draw", lambda *ignored: None)
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, to, **how: drawn(to))
+    Path("published").symlink_to(ROOT / "published")
     scope: dict = {}
     for block in blocks(PAGE, "python", "bash"):
         text = re.sub(r"\b(20_000|500|501)\b", lambda match: FEWER[match[1]], block.text)
@@ -55,6 +56,7 @@ def test_every_block_runs(tmp_path, monkeypatch, capsys):
                 small += ["--trials=10", "--bootstrap=10"] * (one.words[1] == "compare")
                 done = CliRunner().invoke(app, [*one.words[1:], *small], input=said)
                 assert done.exit_code == 0, (one, done.output, done.exception)
+    assert 'msgstr "Die Datei konnte nicht geöffnet werden."' in Path("de.po").read_text("utf-8")
     lines = {name: len(Path(name).read_text("utf-8").splitlines()) for name in ("train.en", "test.out.de", "greedy.de")}
     assert lines == {"train.en": 380, "test.out.de": 20, "greedy.de": 20}
     for made in ("runs/first/average", "scores.json", "comparison/README.md", "comparison.html", "my-model/README.md"):

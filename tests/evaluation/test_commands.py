@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import typer
+from helpers.verbs import of_verbs
 from typer.testing import CliRunner
 
 import hf_mlnmt.generation
@@ -19,19 +19,12 @@ from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.evaluation import read_comparison, score
 from hf_mlnmt.evaluation.outputs import read_texts
 
-app = typer.Typer()
-app.command()(evaluate)
-app.command()(compare)
+run, _ = of_verbs(evaluate, compare)
 
 
 @pytest.fixture(autouse=True)
 def _wide_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-
-
-def run(*arguments: object) -> str:
-    """The command's output; its mistakes as exceptions, as the real main() sees them."""
-    return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False).stdout
 
 
 @pytest.fixture

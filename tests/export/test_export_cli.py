@@ -7,29 +7,15 @@ import json
 import shutil
 
 import pytest
-import typer
 from helpers.export_toys import joint_tokenizer, run_page, toy_model, write_folder
 from helpers.fused_folders import write_fused
-from typer.testing import CliRunner
+from helpers.verbs import of_verbs
 
 from hf_mlnmt.cli.export import export
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.export.check import Sentences, check_scores, compare_searches, generate, log_probabilities
 
-app = typer.Typer()
-app.command()(export)
-
-
-def run(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-def refused(*arguments: object) -> str:
-    with pytest.raises(UserError) as error:
-        run(*arguments)
-    return str(error.value)
+run, refused = of_verbs(export)
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from hf_mlnmt.data.tokenizer import Tokenizers, train_tokenizer
 from hf_mlnmt.generation import DecodingOptions, TranslationPipeline
 from hf_mlnmt.generation.constraints.lexical_constraints import ForbiddenPhrases, Pattern, WholeParts, spelling_of
 from hf_mlnmt.generation.constraints.linked import KeptPart, Linked, filled
+from hf_mlnmt.generation.constraints.rules import TextConstraints
 from hf_mlnmt.generation.translating.call import TranslationCall
 from hf_mlnmt.generation.translating.loading import Parts
 
@@ -282,6 +283,21 @@ def test_tokens_stand_for_the_parts_while_it_is_searched(trained, monkeypatch):
     searched.clear()
     trained(texts[2], keep=KINDS, target_prefix="Two", **OPTIONS)
     assert searched[0].text == texts[2]  # a prefix could have the part
+
+
+def test_tokens_are_spelt_as_they_are_written_and_are_no_more_than_the_parts(trained, monkeypatch):
+    tokenizer = trained.parts.target
+    spelling, ids = spelling_of(tokenizer), tokenizer("men <n>-<n>", add_special_tokens=False)["input_ids"]
+    assert spelling.spelt(ids) == b" men <n>-<n>"
+    asked, demands = [], TextConstraints.demands
+    monkeypatch.setattr(
+        TextConstraints, "demands", lambda rules, piece: asked.append(demands(rules, piece)) or asked[-1]
+    )
+    texts = ["12-13 men (14) in 15.", "16 17", "(18) 19 dogs", "20"]
+    for text, translation in zip(texts, trained(texts, keep="number", **OPTIONS)):
+        assert sorted(re.findall(r"\d\d|<n>", translation)) == re.findall(r"\d\d", text)
+    # Where a part is joined to what stands before it, its token without a space counts as well.
+    assert sorted((demand.times, len(demand.ids)) for (demand,) in asked) == [(1, 1), (2, 1), (2, 2), (4, 2)]
 
 
 def test_a_number_counts_once_for_each_time_that_it_is_there():

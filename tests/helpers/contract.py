@@ -291,6 +291,19 @@ def assert_same(actual, expected, tolerance: float = 1e-9):
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance, check_dtype=False)
 
 
+def check_training(model: nn.Module, batch: Any, scores: Tensor, expected: Tensor) -> None:
+    """Loss, scores and gradients of a model are the reference's, whose loss `expected` is not differentiated yet."""
+    expected.backward()
+    of_reference = gradients(model)
+    for loss_only in (False, True):
+        out = model(**batch.training, smoothing=0.1, num_items_in_batch=1, loss_only=loss_only)
+        assert_same(out.loss, expected)
+        if not loss_only:
+            assert_same(out.logits, scores)
+        out.loss.backward()
+        assert_same(gradients(model), of_reference)
+
+
 def assert_same_decoding(actual, expected, tolerance: float = 1e-5):
     """The same tokens, final scores (generate() keeps them in float32) and every step's scores over the vocabulary."""
     assert actual.sequences.tolist() == expected.sequences.tolist()

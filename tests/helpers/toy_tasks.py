@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,19 @@ from hf_mlnmt.training.batching import TokenBatchSampler
 from hf_mlnmt.training.objectives import IGNORED, SHOWN, Need, batch_of, gathered
 from hf_mlnmt.training.tasks import TaskBatchSampler, TaskSchedule, seed_of
 
+THERE = {"files": {"source": "train.en", "target": "train.de"}}
+BACK = {"files": {"source": "train.de", "target": "train.en"}}
+DEV_BACK = {"files": {"source": "val.de", "target": "val.en"}}
+TEXT = {"data": {"path": "train.en", "language": "en"}, "objective": {"name": "tokens", "seed": 4}}
 ENCODER = Need("an encoder (get_encoder)", lambda model: callable(getattr(model, "get_encoder", None)))
 WIDTH = 16
+
+
+@dataclass
+class TokensSettings:
+    """Of the objective `tokens`, for tests that make recipes name it."""
+
+    seed: int = 5
 
 
 class Text(TrainingSet):

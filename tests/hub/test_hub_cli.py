@@ -10,30 +10,15 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import typer
+from helpers.verbs import of_verbs
 from huggingface_hub import ModelCard
-from typer.testing import CliRunner
 
 from hf_mlnmt.cli.describe import describe
 from hf_mlnmt.cli.publish import publish
 from hf_mlnmt.common.errors import UserError
 
-app = typer.Typer()
-app.command()(publish)
-app.command()(describe)
+run, refused = of_verbs(publish, describe)
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def run(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-def refused(*arguments: object) -> str:
-    with pytest.raises(UserError) as error:
-        run(*arguments)
-    return str(error.value)
 
 
 def test_publish_to_a_folder(trained_folder, tmp_path, quick):

@@ -65,6 +65,7 @@ def test_folder_holds_everything_and_nothing_else(published):
         ({"max_length": 40}, {"max_new_tokens": 39}),  # without the start token
         ({"num_beams": 4}, {"max_new_tokens": 63, "num_beams": 4, "length_penalty": 1.0}),
         ({"length_penalty": 0.6, "early_stopping": True}, {"max_new_tokens": 63}),  # which are for beams
+        ({"reads_matches": True}, {"max_new_tokens": 63, "reads_matches": True}),
     ],
 )
 def test_what_is_kept_of_a_generation_config(settings, expected):

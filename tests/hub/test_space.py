@@ -17,11 +17,10 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-import typer
 import yaml
 from helpers import fresh
 from helpers.model_folders import SENTENCES, write_model
-from typer.testing import CliRunner
+from helpers.verbs import of_verbs
 
 from hf_mlnmt import UserError, __version__
 from hf_mlnmt.cli.publish import publish
@@ -33,8 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HIDDEN = "import runpy, sys; sys.modules['hf_mlnmt'] = None; runpy.run_path('app.py')"
 # As it is set at first.
 PAGE = ["A man.", "en", "de", -1, -1, [], None, None, 5, 0, "", "", "", [], None, None, None, None, {}]
-app = typer.Typer()
-app.command()(publish)
+run, refused = of_verbs(publish)
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +42,7 @@ def folders(trained_folder, tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hf_mlnmt.hub.publish.check_loading", lambda *arguments: None)
         asked = [trained_folder, "-o", place / "toy", "--space", "anna/try-toy", "--licence", "cc-by-4.0"]
-        result = CliRunner().invoke(app, [str(one) for one in asked], catch_exceptions=False)
-    assert result.exit_code == 0
-    assert f"its Space in {place / 'toy-space'}" in result.output.replace("\n", "")
+        assert f"its Space in {place / 'toy-space'}" in run(*asked).replace("\n", "")
     return place
 
 
@@ -79,8 +75,7 @@ def test_links_both_ways_on_the_hub(trained_folder, tmp_path, quick, monkeypatch
     monkeypatch.setattr("hf_mlnmt.hub.upload.check_ready", lambda repo_id: None)
     asked = [trained_folder, "--push", "anna/toy", "--space", "anna/try-toy", "--private", "--licence", "other:Our-1"]
     asked.append("--confirm-licence")
-    result = CliRunner().invoke(app, [str(one) for one in asked], catch_exceptions=False)
-    assert "https://hub.test/anna/try-toy" in result.output
+    assert "https://hub.test/anna/try-toy" in run(*asked)
     options, card = sent["anna/toy"]
     assert "https://huggingface.co/spaces/anna/try-toy" in card
     assert "space" not in options
@@ -110,15 +105,10 @@ def test_uploading_makes_a_space(folders):
 
 
 def test_what_is_refused(trained_folder, folders, tmp_path, quick):
-    def refused(*arguments: Any) -> str:
-        with pytest.raises(UserError) as error:
-            CliRunner().invoke(app, [str(trained_folder), *map(str, arguments)], catch_exceptions=False)
-        return str(error.value)
-
-    assert "--space anna: expected owner/name" in refused("-o", tmp_path / "out", "--space", "anna")
+    assert "--space anna: expected owner/name" in refused(trained_folder, "-o", tmp_path / "out", "--space", "anna")
     (tmp_path / "out-space").mkdir()
     (tmp_path / "out-space" / "thesis.txt").write_text("mine")
-    assert "holds 'thesis.txt'" in refused("-o", tmp_path / "out", "--space", "anna/try")
+    assert "holds 'thesis.txt'" in refused(trained_folder, "-o", tmp_path / "out", "--space", "anna/try")
     assert not (tmp_path / "out").exists()
     assert (tmp_path / "out-space" / "thesis.txt").read_text() == "mine"
     shutil.copytree(trained_folder, tmp_path / "silent", ignore=shutil.ignore_patterns("results.json"))

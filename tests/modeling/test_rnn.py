@@ -7,7 +7,7 @@ import functools
 import pytest
 import torch
 from helpers.ahead import run_ahead
-from helpers.contract import SEPARATE, TINY, Batch, assert_same, gradients, redraw
+from helpers.contract import SEPARATE, TINY, Batch, assert_same, check_training, redraw
 from huggingface_hub.errors import StrictDataclassError
 from reference import rnn as reference
 from reference.transformer import loss as reference_loss
@@ -63,16 +63,7 @@ def test_values_and_gradients_equal_the_reference(variant):
     batch.source_mask[0, 1] = 0  # a hole, beside padding on the right
     source, mask, target = (x.tolist() for x in (batch.source, batch.source_mask, batch.target))
     scores = reference.logits(parameters_of(model), source, mask, target, model.config.input_feeding)
-    expected = reference_loss(scores, batch.labels.tolist(), smoothing=0.1)
-    expected.backward()
-    expected_gradients = gradients(model)
-    for loss_only in (False, True):
-        out = model(**batch.training, smoothing=0.1, num_items_in_batch=1, loss_only=loss_only)
-        assert_same(out.loss, expected)
-        if not loss_only:
-            assert_same(out.logits, scores)
-        out.loss.backward()
-        assert_same(gradients(model), expected_gradients)
+    check_training(model, batch, scores, reference_loss(scores, batch.labels.tolist(), smoothing=0.1))
 
 
 class Doubling(torch.nn.Module):

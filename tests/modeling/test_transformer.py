@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from helpers.contract import SEPARATE, TINY, Batch, assert_same, gradients, redraw
+from helpers.contract import SEPARATE, TINY, Batch, assert_same, check_training, redraw
 from helpers.reference_parameters import parameters_of
 from huggingface_hub.errors import StrictDataclassError
 from reference import transformer as reference
@@ -58,19 +58,7 @@ def test_values_and_gradients_equal_the_reference(variant):
     scores = reference.logits(
         parameters_of(model), batch.source.tolist(), batch.source_mask.tolist(), batch.target.tolist(), heads, pre
     )
-    expected = reference.loss(scores, batch.labels.tolist(), smoothing=0.1)
-    expected.backward()
-    expected_gradients = gradients(model)
-    for loss_only in (False, True):
-        out = model(**batch.training, smoothing=0.1, num_items_in_batch=1, loss_only=loss_only)
-        assert_same(out.loss, expected)
-        if not loss_only:
-            assert_same(out.logits, scores)
-        out.loss.backward()
-        actual = gradients(model)
-        assert actual.keys() == expected_gradients.keys()
-        for name, gradient in actual.items():
-            assert_same(gradient, expected_gradients[name])
+    check_training(model, batch, scores, reference.loss(scores, batch.labels.tolist(), smoothing=0.1))
 
 
 def test_every_state_of_the_encoder_equals_the_reference():

@@ -98,6 +98,8 @@ def test_another_kind_of_model_takes_the_place_of_the_bases(tmp_path):
     assert child.model == type(child.model)()
     child = read_recipe(write(tmp_path, base=base, child="extends: base.yaml\nmodel: {system: rnn, settings: null}\n"))
     assert (child.model.system, child.model.shape, child.model.settings) == ("rnn", "tiny", {})
+    child = read_recipe(write(tmp_path, mine="extends: software-ende\ndata: {placeholders: null}\n"))
+    assert child.data.placeholders == {}
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from helpers.tiny_run import write_recipe
+from helpers.toy_tasks import BACK, DEV_BACK, TEXT, THERE, TokensSettings
 
 from hf_mlnmt import UserError
 from hf_mlnmt.recipe import read_recipe
@@ -16,18 +16,7 @@ from hf_mlnmt.recipe.reading import turn_round
 from hf_mlnmt.recipe.schema import OBJECTIVES, ObjectiveKey
 from hf_mlnmt.training.arguments import higher_is_better
 
-THERE = {"files": {"source": "train.en", "target": "train.de"}}
-BACK = {"files": {"source": "train.de", "target": "train.en"}}
-DEV_BACK = {"files": {"source": "val.de", "target": "val.en"}}
 GERMAN = {"train": {"path": "train.de"}, "dev": {"path": "val.de"}, "test": {"made_up": {"path": "test.de"}}}
-TEXT = {"data": {"path": "train.en", "language": "en"}, "objective": {"name": "tokens", "seed": 4}}
-
-
-@dataclass
-class TokensSettings:
-    """Of the toy objective."""
-
-    seed: int = 5
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import json
+
 import pytest
 from helpers.tiny_run import WORDS, run, run_in, write_corpus, write_recipe
+from rich.console import Console
 from tokenizers import processors
 from transformers import AutoTokenizer
 
@@ -11,7 +15,9 @@ from hf_mlnmt import UserError
 from hf_mlnmt.data.encoded import Encoded
 from hf_mlnmt.data.tokenizer import Tokenizers, check_whole, load_tokenizers, save_tokenizers, train_tokenizer
 from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.hub import build_folder
 from hf_mlnmt.recipe import read_recipe
+from hf_mlnmt.training.pair import TwoFiles, train_pair
 
 SHORT = {"scores": False, "budget": {"steps": 1}, "checkpoints": {"keep": 1, "average": 1}}
 
@@ -84,6 +90,15 @@ def test_placeholders_are_tokens_of_the_pairs_and_of_the_model(tmp_path):
     pipeline = TranslationPipeline.from_pretrained(str(tmp_path / "run" / "average"), device="cpu")
     assert pipeline.model.generation_config.placeholders == placeholders
     assert pipeline("ba 12 do", keep="number", num_beams=2).count("12") == 1
+    build_folder(tmp_path / "run" / "average", tmp_path / "published", licence="mit")
+    published = json.loads((tmp_path / "published" / "generation_config.json").read_text())
+    assert published["placeholders"] == placeholders
+    (data / "more.en").write_text("".join(f"ba {number} do\n" for number in range(210)))
+    (data / "more.de").write_text("".join(f"ba {number} do.\n" for number in range(210)))
+    asked = TwoFiles(("more.en", "more.de"), init_from=str(tmp_path / "published"))
+    console = Console(file=io.StringIO(), width=200)
+    train_pair(asked, data, tmp_path / "tuned", dry_run=True, console=console)
+    assert "placeholders: <n>, as of the model" in console.file.getvalue()
     other = train_tokenizer(["ba do <n>"] * 9, vocab_size=120, byte_fallback=False)
     with pytest.raises(UserError, match="<n>: the tokenizer does not leave it whole"):
         check_whole(Tokenizers(other, other), placeholders)

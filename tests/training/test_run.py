@@ -140,6 +140,7 @@ def test_auto_asks_the_device_that_is_used(on_cpu, data, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: not on_cpu)
     for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
         monkeypatch.setattr(torch.cpu, name, lambda: on_cpu, raising=False)
+    monkeypatch.setattr(arguments, "prefers_bfloat16", lambda: True)
 
     @dataclasses.dataclass
     class Unchecked(arguments.Arguments):
@@ -151,6 +152,8 @@ def test_auto_asks_the_device_that_is_used(on_cpu, data, tmp_path, monkeypatch):
     made = arguments.training_arguments(read_recipe(path), tmp_path)
     assert made.bf16 is True
     assert made.use_cpu is on_cpu
+    monkeypatch.setattr(arguments, "prefers_bfloat16", lambda: False)
+    assert arguments.training_arguments(read_recipe(path), tmp_path).bf16 is not on_cpu
 
 
 def test_separate_vocabularies_processing_and_trackers(data, tmp_path):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.tiny_run import UNSCORED, killed, run, same_weights, write_recipe
-from helpers.toy_tasks import Tokens
+from helpers.toy_tasks import BACK, DEV_BACK, TEXT, THERE, Tokens, TokensSettings
 from helpers.training_helpers import tiny_model
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM
@@ -21,19 +20,8 @@ from hf_mlnmt.training import read_recipe
 from hf_mlnmt.training.preparation import CLASSES, Preparation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-THERE = {"files": {"source": "train.en", "target": "train.de"}}
-BACK = {"files": {"source": "train.de", "target": "train.en"}}
-DEV_BACK = {"files": {"source": "val.de", "target": "val.en"}}
 UNSMOOTHED = {"name": "translation", "label_smoothing": 0.0}
 GERMAN = {"source": "de", "target": "en"}
-TEXT = {"data": {"path": "train.en", "language": "en"}, "objective": {"name": "tokens", "seed": 4}}
-
-
-@dataclass
-class TokensSettings:
-    """Of the toy objective."""
-
-    seed: int = 5
 
 
 @pytest.fixture(autouse=True)

@@ -181,7 +181,8 @@ class TextConstraints:
         """Returns what the translation of a piece must have: terms, phrases, and kept parts that can be spelt."""
         terms = self.terms.of(piece.text) if self.terms else {}
         demands = {name: Demand(name, ids) for name, ids in {**terms, **self._forced(piece)}.items()}
-        spelt = {each.shown: each.ids for each in piece.kept if each.ids}
+        # Of equal parts the one with the most tokenizations: those of a part that is joined to what stands before it.
+        spelt = {each.shown: each.ids for each in sorted(piece.kept, key=lambda each: len(each.ids)) if each.ids}
         return [*demands.values(), *(Demand(shown, ids, _times(piece)[shown]) for shown, ids in spelt.items())]
 
     def _forced(self, piece: EncodedPiece) -> dict[str, list[list[int]]]:
