@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import atomic_folder, read_json, write_json
 from hf_mlnmt.common.made_from import digest, sha256
@@ -80,7 +82,7 @@ def run(language: str, folder: Path, cache: Path, tell: Callable[[str], None]) -
 def write(
     folder: Path, language: str, parts: dict[str, Any], said: dict[str, Any], tell: Callable[[str], None]
 ) -> None:
-    """Writes each set that has pairs as two files of lines and one of JSON about them, and manifest.json."""
+    """Writes each set that has pairs as two files of lines and one of JSON about them, manifest.json, recipe.yaml."""
     training, described = [row.source for row in parts["train"]], dict[str, Any]()
     with atomic_folder(folder) as new:
         for name, rows in sorted(parts.items()):
@@ -103,6 +105,16 @@ def write(
                 f"{name}: " + ", ".join(f"{described[name].get(key, 0):,} {key}" for key in ("pairs", "words", "near"))
             )
         write_json(new / "manifest.json", {"language": language, "sets": described, **said})
+        (new / "recipe.yaml").write_text(yaml.safe_dump(recipe_of(language, list(described)), sort_keys=False), "utf-8")
+
+
+def recipe_of(language: str, names: list[str]) -> dict[str, Any]:
+    """Returns the recipe of a model from English, which extends that of German, by the names of the sets."""
+    files = {name: {"files": {"source": f"{name}.en", "target": f"{name}.{language}"}} for name in names}
+    tests = {name.removeprefix("test."): of_set for name, of_set in files.items() if name.startswith("test.")}
+    data = {"train": files["train"], "dev": files["dev"], "test": tests or {"dev": files["dev"]}}
+    known = {"extends": "software-ende", "languages": {"source": "en", "target": language}, "data": data}
+    return {**known, "tokenizer": {"vocab_size": 8000}}
 
 
 def main(words: list[str] | None = None) -> int:

@@ -3,9 +3,10 @@
     python -m studies.software.scores FOLDER MODEL -o scores.json [--card MODEL/README.md]
 
 FOLDER is what `python -m studies.software` wrote. Of each set: BLEU, chrF and TER; BLEU without the segments that are
-near to one of the training (90 % of the words or more); the share of segments whose placeholders all came back, of
-those that have any, as lines of text (in a program's file the others stay untranslated); and the share that is the
-project's own translation to the letter. `--card` writes the table and the licences of the training text behind a card.
+near to one of the training (90 % of the words or more); of the segments with placeholders the share in which all came
+back, as lines of text (in a program's file the others stay untranslated), and the same with `--keep`; and the share
+that is the project's own translation to the letter. `--card` writes the table and the licences of the training text
+behind a card.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ from hf_mlnmt.generation import TranslationPipeline
 SETS = ("interface", "documentation", "descriptions", "stories", "short", "everyday")
 EVERYDAY = Path(__file__).parent / "everyday.tsv"
 NEAR, BEGIN = 0.9, "\n## By kind of text\n"
+KEEP = ("placeholder", "tag", "url")
 LEGEND = """Four beams. Near ones: segments with 90 % of the words or more of one of the training (their number in
-brackets). Placeholders kept: as lines of text; in a program's file messages that lose one stay untranslated.
-Unchanged: segments that are the project's own translation to the letter. Everyday: 100 sentences that we wrote."""
+brackets). Placeholders kept: as lines of text; in a program's file messages that lose one stay untranslated. With
+keep: by `--keep placeholder,tag,url`. Unchanged: segments that are the project's own translation to the letter.
+Everyday: 100 sentences that we wrote."""
 
 
 def set_of(folder: Path, name: str, codes: tuple[str, str]) -> tuple[list[str], list[str], list[bool]]:
@@ -50,28 +53,33 @@ def scores_of(pipeline: TranslationPipeline, texts: list[str], right: list[str],
     """Translates a set with four beams and scores it."""
     found = pipeline(texts, num_beams=4, split="sentences")
     far = [number for number, one in enumerate(near) if not one]
-    pairs = [[Counter(placeholders(side)) for side in pair] for pair in zip(texts, found) if placeholders(pair[0])]
-    whole = sum(one == two for one, two in pairs)
+    some = [number for number, text in enumerate(texts) if placeholders(text)]
+    kept = pipeline([texts[k] for k in some], num_beams=4, split="sentences", keep=list(KEEP))
+    whole = [
+        sum(Counter(placeholders(texts[k])) == Counter(placeholders(one)) for k, one in zip(some, outputs))
+        for outputs in ([found[k] for k in some], kept)
+    ]
     own = score(found, right, bootstrap=0)
     return {
         "segments": len(texts),
         **{"BLEU": own["BLEU"], "chrF": own["chrF"], "TER": own["TER"], "near": sum(near)},
         "BLEU without near": score([found[k] for k in far], [right[k] for k in far], bootstrap=0)["BLEU"],
-        "with placeholders": len(pairs),
-        "placeholders kept": whole / len(pairs) if pairs else None,
+        "with placeholders": len(some),
+        "placeholders kept": [number / len(some) for number in whole] if some else None,
         "same": sum(map(str.__eq__, found, right)) / len(texts),
     }
 
 
 def table_of(sets: dict[str, dict[str, Any]]) -> Table:
     """Returns the table of a model's sets."""
-    heads = ["BLEU", "chrF", "TER", "BLEU without near ones", "placeholders kept", "unchanged"]
+    heads = ["BLEU", "chrF", "TER", "BLEU without near ones", "placeholders kept", "with keep", "unchanged"]
     rows = []
     for name, own in sets.items():
         whole = own["placeholders kept"]
         cells = [f"{own[key]:.1f}" for key in ("BLEU", "chrF", "TER")]
         cells += [f"{own['BLEU without near']:.1f} ({own['near']})"]
-        cells += ["" if whole is None else f"{whole:.1%} of {own['with placeholders']}", f"{own['same']:.1%}"]
+        cells += [f"{share:.1%} of {own['with placeholders']}" for share in whole] if whole else ["", ""]
+        cells += [f"{own['same']:.1%}"]
         rows.append([f"{name} ({own['segments']:,})", *cells])
     return Table(["test set", *map(Number, heads)], rows)
 

@@ -17,6 +17,7 @@ from software import clean, packages, readers, sets
 from hf_mlnmt import UserError
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.filters import FilterReport
+from hf_mlnmt.recipe import read_recipe
 
 
 def read(kind, english, translated):
@@ -308,6 +309,8 @@ def test_the_command_writes_once_and_goes_on(shelf, tmp_path, capsys):
     assert manifest["sets"]["train"]["pairs"] == manifest["sets"]["dev"]["pairs"] == 5
     assert manifest["licences"] == {"MIT": 10}
     assert list(manifest["missing"]) == ["gone (messages)"]
+    recipe = read_recipe(tmp_path / "out" / "recipe.yaml")
+    assert (recipe.data.train["files"]["target"], list(recipe.data.test)) == ("train.de", ["dev"])
     lines = {
         ending: (tmp_path / "out" / f"train.{ending}").read_text().splitlines() for ending in ("en", "de", "jsonl")
     }
