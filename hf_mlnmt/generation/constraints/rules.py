@@ -123,9 +123,10 @@ class TextConstraints:
             kept = [part for part in parts if not any(re.search(as_word(text), part.text) for text in bad)]
             if len(kept) < len(parts):
                 logger.warning("line %d: a part is not kept, for it has a phrase that must not be there", piece.line)
-            # An option of this line may name the text of a part: then no placeholder replaces the text.
-            if not any(self.of_line(name, piece.line) for name in OF_TEXTS):
-                kept = [part._replace(token=self._token_of(part, piece.text)) for part in kept]
+            # An option of this line may name a part, or begin one: then no placeholder replaces its text.
+            given = "".join(str(self.of_line(name, piece.line)) for name in OF_TEXTS)
+            tokens = ("" if part.text[0] in given else self._token_of(part, piece.text) for part in kept)
+            kept = [part._replace(token=token) for part, token in zip(kept, tokens)]
             ids = piece.ids
             if (text := replaced(piece.text, kept)) != piece.text:
                 (ids,) = self.encoder([text])
