@@ -5,6 +5,7 @@ Both are made from pydantic's JSON schema of the sections. `make report` writes 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import inspect
@@ -21,6 +22,7 @@ from hf_mlnmt.common.keys import keys_of
 from hf_mlnmt.common.table import Table
 from hf_mlnmt.modeling.configuration import StackConfig
 from hf_mlnmt.recipe import schema
+from hf_mlnmt.recipe.reading import CLEARED
 from hf_mlnmt.recipe.schema import OBJECTIVES, SIZES, Recipe
 from hf_mlnmt.zoo.systems import SYSTEMS
 
@@ -259,9 +261,14 @@ def json_schema() -> str:
     variants = {"type": "object", "additionalProperties": {"$ref": "#"}, "description": VARIANTS}
     extends = {"type": "string", "description": EXTENDED}
     top = {**top, "properties": {"extends": extends, "variants": variants, **top["properties"]}}
-    parts = {one.__name__: _object(one) for one in _sections() if one is not Recipe}
+    parts = {one.__name__: copy.deepcopy(_object(one)) for one in _sections() if one is not Recipe}
     objects = {name: _object(one.settings) for name, one in OBJECTIVES.items()}
     named = [{**one, "properties": {**one["properties"], "name": {"const": name}}} for name, one in objects.items()]
     parts["Objective"] = {"anyOf": [{"enum": list(OBJECTIVES)}, *named]}
+    for section, key in sorted(path for path in CLEARED if len(path) == 2):  # which null removes
+        properties = parts[top["properties"][section]["$ref"].removeprefix(DEFINITIONS)]["properties"]
+        of_key = dict(properties[key])
+        said = {name: of_key.pop(name) for name in ("description", "default") if name in of_key}
+        properties[key] = {"anyOf": [of_key, {"type": "null"}], **said}
     head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "A recipe of hf_mlnmt"}
     return json.dumps({**head, **top, "definitions": parts}, indent=1, ensure_ascii=False) + "\n"
