@@ -265,7 +265,7 @@ def test_without_the_operators_it_is_pytorch(timed, monkeypatch, calls):
 
 
 def test_a_measurement_draws_nothing_and_names_the_processor(monkeypatch):
-    monkeypatch.setattr(matmul_backends, "ROWS", dict.fromkeys(KINDS, 2))
+    monkeypatch.setattr(matmul_backends, "ROWS", dict.fromkeys(matmul_backends.ROWS, 2))
     before = torch.get_rng_state()
     rates = matmul_backends._timed()
     assert torch.equal(torch.get_rng_state(), before)

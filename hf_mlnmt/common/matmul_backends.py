@@ -42,7 +42,7 @@ VARIABLE, LIBRARIES = "HF_MLNMT_MATMUL", ("mkl", "onednn")
 FEW = 15  # most rows of a product of the kind "few"
 LEAST = 2**20  # fewest multiplications of a product for which a call of oneDNN, microseconds longer, is worth its time
 TIMES = 16  # as many times LEAST in a training, where the call is one of an autograd function in Python
-ROWS = {"few": 5, "many": 64, "training": 256}  # rows of the products that are timed
+ROWS = {"few": 5, "many": 64, "training": 256, BFLOAT16: 256}  # rows of the products that are timed
 INPUTS, OUTPUTS, ROUNDS = 512, 1024, 8
 GAIN = 1.03  # the ratio of speeds from which on oneDNN is chosen: smaller ones are noise of the clock
 _USED: list[frozenset[str]] = []  # kinds set by `using`, the innermost last
@@ -184,7 +184,8 @@ def has_onednn() -> bool:
 
 def measured() -> dict[str, Any]:
     """Returns the speeds measured for this number of threads, from the cache folder or measured now: processor, torch,
-    threads; gigaflops: kind -> [PyTorch's, oneDNN's], bfloat16 -> [float32's, its own]; onednn: kinds that are its."""
+    threads; gigaflops: kind -> [PyTorch's, oneDNN's], and "bfloat16" -> [float32's, bfloat16's]; onednn: the kinds in
+    which oneDNN is faster."""
     threads = torch.get_num_threads()
     if threads not in _MEASURED:
         with _LOCK:
@@ -194,7 +195,7 @@ def measured() -> dict[str, Any]:
 
 
 def _measured(threads: int) -> dict[str, Any]:
-    mark = Digest("sha256").text(f"{processor()}\0{torch.__version__}\0{threads}\0{ROWS}{INPUTS}{BFLOAT16}").hex()[:16]
+    mark = Digest("sha256").text(f"{processor()}\0{torch.__version__}\0{threads}\0{ROWS}{INPUTS}{OUTPUTS}").hex()[:16]
     path = cache_folder() / f"products_{mark}.json"
     try:
         if found := read_json(path, {"gigaflops": {...: [float, float]}, "onednn": [str]}):
@@ -217,7 +218,7 @@ def _timed() -> dict[str, list[float]]:
     """Measures the two speeds of each kind (`measured`), in turn; returns the best of several rounds, in Gflop/s."""
     rates, weight = {}, torch.ones(OUTPUTS, INPUTS, dtype=torch.float32, device="cpu")
     laid_out = torch.ops.mkldnn._reorder_linear_weight(weight)
-    for kind, rows in [*ROWS.items(), (BFLOAT16, ROWS["training"])]:
+    for kind, rows in ROWS.items():
         states = torch.ones(rows, INPUTS, dtype=torch.float32, device="cpu")
         other = partial(_multiply, states, weight if kind == "training" else laid_out)
         if kind == BFLOAT16:
@@ -293,8 +294,8 @@ _FORGOTTEN = [0]  # number of calls of `forget`
 
 
 def kept(module: Any, layout: str, make: Callable[[Tensor], Tensor]) -> Tensor:
-    """Returns make(module.weight), kept under the layout's name; made anew when the weight has changed.
-    Of a weight that is too large, not contiguous or no matrix, no copy is kept."""
+    """Returns make(module.weight), kept under the layout's name; made anew when the weight has changed. No copy is kept
+    of a weight that is too large, not contiguous or no matrix."""
     weight = module.weight
     if weight.numel() > LARGEST or not weight.is_contiguous() or weight.dim() != 2:
         return make(weight)

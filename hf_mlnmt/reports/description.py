@@ -204,8 +204,8 @@ def render_machine(machine: Mapping[str, Any]) -> list[Table]:
     """Returns the result of `describe_machine` as tables."""
     speeds = dict(machine["gigaflops"])
     facts = {name: machine[name] for name in ("processor", "torch", "threads")}
-    if half := speeds.pop("bfloat16", None):
-        facts["bfloat16"] = "{1:,.0f} GFLOP/s in a training, in float32 {0:,.0f}".format(*half)
+    if of_types := speeds.pop("bfloat16", None):
+        facts["bfloat16"] = "{1:,.0f} GFLOP/s in a training, in float32 {0:,.0f}".format(*of_types)
     rows = [
         [kind, f"{own:,.0f}", f"{onednn:,.0f}", "oneDNN" if kind in machine["onednn"] else "PyTorch"]
         for kind, (own, onednn) in speeds.items()

@@ -82,7 +82,7 @@ def higher_is_better(recipe: Recipe) -> bool:
 
 
 def computes_bfloat16(on_cpu: bool) -> bool:
-    """Returns whether the CPU (`on_cpu`) or else the GPU has instructions for bfloat16, the CPU fast ones."""
+    """Returns whether the CPU (`on_cpu`) has instructions for bfloat16 and is faster by them, or the GPU has some."""
     if not on_cpu:
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")

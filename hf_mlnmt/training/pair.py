@@ -279,9 +279,8 @@ def _chosen(asked: TwoFiles, data: Path, making: Path, held: Path, processes: in
         raise UserError(_too_few(spec, pairs, left, filtered, asked.dev is not None))
     where = held if data == Path() else held.absolute()  # files of a recipe are relative to --data
     train, dev_files = asked.pair, asked.dev
-    lines = [
-        f"corpus: {' + '.join(dict.fromkeys(asked.pair))}, {' to '.join(languages)}: {filtered.read + left:,} pairs"
-    ]
+    names = " + ".join(dict.fromkeys(asked.pair))
+    lines = [f"corpus: {names}, {' to '.join(languages)}: {filtered.read + left:,} pairs"]
     lines += [f"dropped: {reason}: {count:,}" for reason, count in filtered.dropped.most_common()]
     if filtered.write_dropped(making / DROPPED):
         lines.append(f"what was dropped: {HELD}/{DROPPED}, the first {MOST_DROPPED:,} pairs of each reason")

@@ -12,7 +12,10 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
-LEAST, FEWEST, EVERY, LONGEST = 0.4, 5, 3, 900  # Dice, pairs of words, pairs of sentences, words times words of a pair
+LEAST = 0.4  # the least Dice coefficient of a pair of words
+FEWEST = 5  # and the fewest sentences that have both words
+EVERY = 3  # one in so many pairs of sentences is counted
+LONGEST = 900  # words times words of a pair of sentences, from which on it is left out
 
 
 def words_of(path: Path) -> list[list[str]]:

@@ -55,17 +55,20 @@ def scores_of(pipeline: TranslationPipeline, texts: list[str], right: list[str],
     far = [number for number, one in enumerate(near) if not one]
     some = [number for number, text in enumerate(texts) if placeholders(text)]
     kept = pipeline([texts[k] for k in some], num_beams=4, split="sentences", keep=list(KEEP))
+    both = [found[k] for k in some], kept
     whole = [
         sum(Counter(placeholders(texts[k])) == Counter(placeholders(one)) for k, one in zip(some, outputs))
-        for outputs in ([found[k] for k in some], kept)
+        for outputs in both
     ]
+    of_some = [score(outputs, [right[k] for k in some], bootstrap=0)["BLEU"] for outputs in both] if some else None
     own = score(found, right, bootstrap=0)
     return {
         "segments": len(texts),
         **{"BLEU": own["BLEU"], "chrF": own["chrF"], "TER": own["TER"], "near": sum(near)},
         "BLEU without near": score([found[k] for k in far], [right[k] for k in far], bootstrap=0)["BLEU"],
         "with placeholders": len(some),
-        "placeholders kept": [number / len(some) for number in whole] if some else None,
+        "placeholders kept": [number / len(some) for number in whole] if some else None,  # without and with `keep`
+        "BLEU of those": of_some,
         "same": sum(map(str.__eq__, found, right)) / len(texts),
     }
 

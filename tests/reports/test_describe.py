@@ -68,10 +68,12 @@ def test_the_machine():
     found = describe_machine()
     assert {"processor", "torch", "threads", "gigaflops", "onednn"} == found.keys()
     console = Console(record=True, width=120, file=io.StringIO())
-    for block in render_machine({**found, "gigaflops": {"few": [30.2, 61.0], "many": [90.0, 80.0]}, "onednn": ["few"]}):
+    speeds = {"few": [30.2, 61.0], "many": [90.0, 80.0], "bfloat16": [180.0, 93.0]}
+    for block in render_machine({**found, "gigaflops": speeds, "onednn": ["few"]}):
         console.print(block)
     text = console.export_text()
     assert found["processor"] in text
+    assert "93 GFLOP/s in a training, in float32 180" in text
     assert [line.split()[1:8:2] for line in text.splitlines() if " few " in line] == [["few", "30", "61", "oneDNN"]]
     assert [line.split()[7] for line in text.splitlines() if " many " in line] == ["PyTorch"]
 

@@ -307,13 +307,8 @@ def tune(whole, files, output, **asked) -> str:
 def test_a_model_is_fine_tuned_and_scored_before_and_after(whole, files, tmp_path):
     model, output, asked = whole[0] / "average", tmp_path / "run", {"test": [("test.en", "test.de")]}
     text = tune(whole, files, output, **asked)
-    for said in (
-        f"to fine-tune {model}: its weights",
-        "50 of the pairs are held out",
-        "learning rate 0.001",
-        "4% typos",
-    ):
-        assert said in text
+    expected = (f"to fine-tune {model}: its weights", "50 of the pairs are held out", "learning rate 0.001", "4% typos")
+    assert all(said in text for said in expected)
     results = {name: json.loads((output / name / "results.json").read_text()) for name in ("before", "average", "best")}
     assert all(list(each["scores"]) == ["dev", "test"] for each in results.values())
     assert lines(output / "translations" / "test.before.de") == lines(whole[0] / "translations" / "test.average.de")

@@ -79,10 +79,8 @@ class Spelling:
             spelt = [bytes(values.get(letter, 63) for letter in token or "") for token in tokens]
         else:
             spelt = [single.get(token) or (token or "").replace("\u2581", " ").encode() for token in tokens]
-        for number, token in enumerate(tokens):
-            if (token or "")[
-                -1:
-            ] >= "\U000f0000":  # it stands for a placeholder, which is kept whole (data/subwords.py)
+        for number, token in enumerate(tokens):  # a private character stands for a placeholder (data/subwords.py)
+            if token and token[-1] >= "\U000f0000":
                 spelt[number] = (" " * token.startswith("\u2581") + tokenizer.decode([number]).strip()).encode()
         self.bytes = [b"" if number in self.special else of_token for number, of_token in enumerate(spelt)]
         self.ordered = sorted((of_token, number) for number, of_token in enumerate(self.bytes) if of_token)
