@@ -311,6 +311,7 @@ def test_the_command_writes_once_and_goes_on(shelf, tmp_path, capsys):
     assert list(manifest["missing"]) == ["gone (messages)"]
     recipe = read_recipe(tmp_path / "out" / "recipe.yaml")
     assert (recipe.data.train["files"]["target"], list(recipe.data.test)) == ("train.de", ["dev"])
+    assert list(command.recipe_of("fr", ["train", "dev", "test.short"])["data"]["test"]) == ["short"]
     lines = {
         ending: (tmp_path / "out" / f"train.{ending}").read_text().splitlines() for ending in ("en", "de", "jsonl")
     }
