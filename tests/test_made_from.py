@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from hf_mlnmt.common.made_from import (
     MadeFrom,
@@ -29,16 +28,6 @@ class Tok:
 
     def get_vocab(self):
         return {"ä": 1, "b": 0}
-
-
-class ToyModel:
-    config = SimpleNamespace(to_dict=lambda: {"b": 1, "a": "ä", "_name_or_path": "x", "transformers_version": "5"})
-
-    def state_dict(self):
-        return {"w": torch.arange(6.0).view(2, 3).t(), "b": torch.tensor([1, 2], dtype=torch.int32)}
-
-    def get_encoder(self):
-        return self
 
 
 @pytest.fixture

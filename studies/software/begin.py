@@ -24,7 +24,7 @@ import argparse
 import json
 import math
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.common.files import read_json, write_json
 from hf_mlnmt.common.model_folder import load_model
 from hf_mlnmt.data.lines import read_lines
@@ -42,8 +43,23 @@ from hf_mlnmt.modeling.ssru import SSRUConfig, SSRUForConditionalGeneration
 LINES = 256  # of the text, by which deviations are measured
 UNSEEN = -20.0  # the score of a character or byte that the text is never cut into
 _PLACEHOLDERS = range(0xF0000, 0xFFFFE)  # private characters that stand for them (hf_mlnmt/data/subwords.py)
-SUBLAYERS = {"encoder": ("self_attn", "feed_forward"), "decoder": ("self_attn", "source_attn", "feed_forward")}
-SAME = ("d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads")
+NORM = "_sublayer.layer_norm"
+# Of each stack's layers the sublayers, with the matrices that read the states and that write into them.
+SUBLAYERS: dict[str, dict[str, tuple[str, str]]] = {
+    "encoder": {"self_attn": ("qkv_proj", "out_proj"), "feed_forward": ("fc1", "fc2")},
+    "decoder": {
+        "self_attn": ("qkv_proj", "out_proj"),
+        "source_attn": ("q_proj", "out_proj"),
+        "feed_forward": ("fc1", "fc2"),
+    },
+}
+SAME: tuple[str, ...] = (
+    "d_model",
+    "encoder_layers",
+    "decoder_layers",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+)
 SAME += ("encoder_ffn_dim", "decoder_ffn_dim", "dropout", "pad_token_id", "bos_token_id", "eos_token_id")
 
 
@@ -68,90 +84,58 @@ def unigram(tokenizer: dict[str, Any], counts: Counter[int]) -> dict[str, Any]:
 
 def deviations(teacher: Any, tokenizers: Tokenizers, texts: list[list[str]]) -> dict[str, float]:
     """Returns {name of a sublayer: the mean deviation of the states that it reads}, over the words of the texts."""
-    found = dict[str, list[Tensor]]()
+    found = defaultdict[str, list[Tensor]](list)
 
-    def note(name: str, shown: Tensor) -> Any:
-        def hook(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            found.setdefault(name, []).append(inputs[0][shown].std(-1, unbiased=False))
+    def note(name: str) -> Any:
+        return lambda module, inputs, output: found[name].append(inputs[0][0].std(-1, unbiased=False))
 
-        return hook
-
+    norms = {name: each for name, each in teacher.named_modules() if name.endswith(NORM)}
+    hooks = [each.register_forward_hook(note(name.removesuffix(NORM))) for name, each in norms.items()]
     for source, target in zip(*texts):
-        ids = [
-            torch.as_tensor(one)[None]
-            for one in (tokenizers.encode_source([source])[0], tokenizers.encode_target([target])[0])
-        ]
-        hooks = [
-            module.register_forward_hook(note(name, torch.ones(ids[name.startswith("model.decoder")].shape).bool()))
-            for name, module in teacher.named_modules()
-            if name.endswith("_sublayer.layer_norm")
-        ]
-        teacher(input_ids=ids[0], labels=ids[1])
-        for hook in hooks:
-            hook.remove()
-    return {
-        name.removesuffix("_sublayer.layer_norm"): float(torch.cat(values).mean()) for name, values in found.items()
-    }
-
-
-def rows(teacher: Tensor, theirs: dict[str, int], ours: dict[str, int]) -> Tensor:
-    """Returns a row for each of our subwords: theirs, or the mean of the longest of theirs that spell it."""
-    made = torch.zeros(len(ours), teacher.shape[1])
-    for token, number in ours.items():
-        parts, rest = list[int](), token
-        while rest:
-            part = next((rest[:size] for size in range(len(rest), 0, -1) if rest[:size] in theirs), None)
-            parts += [] if part is None else [theirs[part]]
-            rest = rest[len(part or rest[0]) :]
-        made[number] = teacher[parts].mean(0) if parts else teacher.mean(0)
-    return made
+        (one,), (other,) = tokenizers.encode_source([source]), tokenizers.encode_target([target])
+        teacher(input_ids=torch.as_tensor(one)[None], labels=torch.as_tensor(other)[None])
+    for hook in hooks:
+        hook.remove()
+    return {name: float(torch.cat(values).mean()) for name, values in found.items()}
 
 
 @torch.no_grad()
-def begin(
-    teacher: Any, scales: dict[str, float], theirs: dict[str, int], ours: dict[str, int]
-) -> SSRUForConditionalGeneration:
-    """Returns the student. scales: of `deviations`. theirs, ours: the numbers of the subwords."""
+def begin(teacher: Any, scales: dict[str, float], kept: list[int]) -> SSRUForConditionalGeneration:
+    """Returns the student. scales: of `deviations`. kept: the teacher's number of each subword of the student."""
     config, state = teacher.config, teacher.state_dict()
-    width = config.d_model
+    if (config.norm_position, config.position_embedding, config.attention_bias) != ("pre", "interleaved", False):
+        raise UserError("the teacher is no pre-norm Transformer with interleaved positions and without attention_bias")
     fields = {name: getattr(config, name) for name in SAME}
-    student = SSRUForConditionalGeneration(SSRUConfig(vocab_size=len(ours), norm_position="post", **fields))
+    student = SSRUForConditionalGeneration(SSRUConfig(vocab_size=len(kept), **fields))
+    width, new = config.d_model, student.state_dict()
     order = torch.cat([torch.arange(0, width, 2), torch.arange(1, width, 2)])  # sines first, then cosines
-    new = dict[str, Tensor]()
     for side, sublayers in SUBLAYERS.items():
-        last = ""
-        for layer in range(getattr(config, f"{side}_layers")):
-            for number, sublayer in enumerate(sublayers):
-                name = f"model.{side}.layers.{layer}.{sublayer}"
-                norm, scale = f"{name}_sublayer.layer_norm", scales[name]
-                inner = ("fc1", "fc2") if sublayer == "feed_forward" else ("qkv_proj", "out_proj")
-                inner = ("q_proj", "out_proj") if sublayer == "source_attn" else inner
-                read, write = (f"{name}.{one}" for one in inner)
-                bias = state.get(f"{read}.bias", torch.zeros(len(state[f"{read}.weight"])))
-                bias = bias + state[f"{read}.weight"] @ state[f"{norm}.bias"]
-                weight = state[f"{read}.weight"] * state[f"{norm}.weight"]
-                first = layer == number == 0
-                if first:
-                    weight, scale = (weight - weight.mean(1, keepdim=True)) / scale, 1.0
-                weight = weight[:, order]
-                out = (state[f"{write}.weight"] / scale)[order]
-                out_bias = (state.get(f"{write}.bias", torch.zeros(width)) / scale)[order]
-                if (side, sublayer) == ("decoder", "self_attn"):
-                    new[f"{name}.input_proj.weight"] = out @ weight[2 * width :]
-                else:
-                    new |= {f"{read}.weight": weight, f"{read}.bias": bias}
-                    new |= {f"{write}.weight": out, f"{write}.bias": out_bias}
-                if sublayer == "source_attn":
-                    new[f"{name}.kv_proj.weight"] = state[f"{name}.kv_proj.weight"][:, order]
-                last = norm
-        # The norm that ends the teacher's stack is that of the student's last sublayer.
-        new |= {f"{last}.{part}": state[f"model.{side}.layer_norm.{part}"][order] for part in ("weight", "bias")}
-    table = rows(state["model.decoder.embed_tokens.weight"][:, order], theirs, ours)
+        names = [
+            (f"model.{side}.layers.{layer}.{name}", read, write)
+            for layer in range(getattr(config, f"{side}_layers"))
+            for name, (read, write) in sublayers.items()
+        ]
+        for number, (name, read, write) in enumerate(names):
+            norm, scale, weight = f"{name}{NORM}", scales[name], state[f"{name}.{read}.weight"]
+            bias = state.get(f"{name}.{read}.bias", 0.0) + weight @ state[f"{norm}.bias"]
+            weight = weight * state[f"{norm}.weight"]
+            if number == 0:
+                weight, scale = (weight - weight.mean(1, keepdim=True)) / scale, 1.0
+            weight, out = weight[:, order], (state[f"{name}.{write}.weight"] / scale)[order]
+            if f"{name}.input_proj.weight" in new:
+                new[f"{name}.input_proj.weight"].copy_(out @ weight[2 * width :])
+                continue
+            for key, values in (("weight", weight), ("bias", bias)):
+                new[f"{name}.{read}.{key}"].copy_(values)
+            new[f"{name}.{write}.weight"].copy_(out)
+            new[f"{name}.{write}.bias"].copy_(state.get(f"{name}.{write}.bias", torch.zeros(width))[order] / scale)
+            if (key := f"{name}.kv_proj.weight") in new:
+                new[key].copy_(state[key][:, order])
+        for key in ("weight", "bias"):  # the norm that ends the teacher's stack is that of the last sublayer
+            new[f"{names[-1][0]}{NORM}.{key}"].copy_(state[f"model.{side}.layer_norm.{key}"][order])
+    table = new["model.decoder.embed_tokens.weight"]  # shared with the encoder and the output projection
+    table.copy_(state["model.decoder.embed_tokens.weight"][kept][:, order])
     table[student.config.decoder_start_token_id] = 0.0
-    new |= {f"model.{side}.embed_tokens.weight": table for side in SUBLAYERS}
-    own = student.state_dict()
-    for name, values in new.items():
-        own[name].copy_(values)
     return student
 
 
@@ -171,8 +155,9 @@ def main() -> None:
     write_json(asked.output / "tokenizer.json", content)
     with torch.no_grad():
         scales = deviations(teacher, known, [list(islice(read_lines(file), LINES)) for file in files])
-    student = begin(teacher, scales, known.source.get_vocab(), load_tokenizers(asked.output).source.get_vocab())
-    student.save_pretrained(asked.output)
+    numbers = known.source.get_vocab()
+    torch.manual_seed(1)  # for the SSRU's gates
+    begin(teacher, scales, [numbers[token] for token, _ in content["model"]["vocab"]]).save_pretrained(asked.output)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ import json
 
 import pytest
 import torch
-from helpers import foreign_translators as families
+from helpers.foreign_translators import FAMILIES, every_family
 from helpers.toy_translators import SENTENCES
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MBart50Tokenizer, MBartTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from hf_mlnmt.cli import app
@@ -27,16 +27,7 @@ NEW = {
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     scratch = tmp_path_factory.mktemp("families")
-    spm, pieces = families.sentencepiece_model(scratch)
-    made = {
-        "marian": families.marian(scratch, spm, pieces, (">>deu<<", ">>fra<<")),
-        "m2m100": families.m2m100(scratch, spm, pieces),
-        "nllb": families.nllb(),
-        "mbart": families.mbart(MBartTokenizer, pieces),
-        "mbart50": families.mbart(MBart50Tokenizer, pieces),
-        "t5": families.t5(pieces),
-    }
-    for name, (tokenizer, model) in made.items():
+    for name, (tokenizer, model) in every_family(scratch, (">>deu<<", ">>fra<<")).items():
         model.save_pretrained(scratch / name)
         tokenizer.save_pretrained(scratch / name)
     (scratch / "part.txt").write_text("\n".join(SENTENCES[:3]) + "\n")
@@ -53,7 +44,7 @@ def logits(model, ids):
     return model(input_ids=torch.tensor([ids]), decoder_input_ids=torch.tensor([ids])).logits[0]
 
 
-@pytest.mark.parametrize("family", families.FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_what_is_cut_computes_what_was_there(family, folders, tmp_path):
     made = trim(folders / family, [folders / "part.txt"], tmp_path)
     (before, model), (after, cut) = loaded(folders / family), loaded(tmp_path)

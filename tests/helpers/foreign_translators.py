@@ -10,8 +10,10 @@ from transformers import (
     MarianConfig,
     MarianMTModel,
     MarianTokenizer,
+    MBart50Tokenizer,
     MBartConfig,
     MBartForConditionalGeneration,
+    MBartTokenizer,
     NllbTokenizer,
     T5Config,
     T5ForConditionalGeneration,
@@ -112,3 +114,11 @@ def madlad(pieces):
     config = T5Config(**sizes, feed_forward_proj="gated-gelu", tie_word_embeddings=False, dropout_rate=0.0)
     config.decoder_start_token_id, config.pad_token_id, config.eos_token_id = 1, 1, 2
     return tokenizer, random_weights(T5ForConditionalGeneration(config))
+
+
+def every_family(scratch, codes):
+    """Returns {family: (tokenizer, model)}; codes: of Marian's target languages."""
+    spm, pieces = sentencepiece_model(scratch)
+    made = {"marian": marian(scratch, spm, pieces, codes), "m2m100": m2m100(scratch, spm, pieces), "nllb": nllb()}
+    made |= {"mbart": mbart(MBartTokenizer, pieces), "mbart50": mbart(MBart50Tokenizer, pieces)}
+    return made | {"t5": t5(pieces), "madlad": madlad(pieces)}

@@ -210,18 +210,11 @@ class Command(subprocess.Popen):
             for number in signal.valid_signals():  # as in a program that begins
                 if callable(signal.getsignal(number)) and number != signal.SIGINT:
                     signal.signal(number, signal.SIG_DFL)
-            environment = dict(os.environ if env is None else env)
-            Path(os.environ[FOLDER], str(os.getpid())).write_text(json.dumps(environment), "utf-8")
-            become([str(word) for word in args[1:]], environment, os.getcwd())
+            become([str(word) for word in args[1:]], dict(os.environ if env is None else env), os.getcwd())
 
         for stream in (sys.stdout, sys.stderr):
             stream.flush()  # what waits there is not to be said twice
         super().__init__(["false"], preexec_fn=instead, pass_fds=pass_fds, **options)
-
-
-def environment_of(command: int) -> dict[str, str]:
-    """Returns what a `Command`, of this process id, has in its environment: /proc has that of what it is a fork of."""
-    return json.loads(Path(os.environ[FOLDER], str(command)).read_text("utf-8"))
 
 
 # For `python -c`: a program, sys.argv[1], and its arguments, and the Python processes that it starts are forks of it.

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 import torch
-from transformers.cache_utils import DynamicCache, DynamicLayer
+from transformers.cache_utils import DynamicCache
 from transformers.generation import ExponentialDecayLengthPenalty
 
 
-def _filled() -> DynamicLayer:
+def _reset_empties() -> bool:
     cache = DynamicCache()
     cache.update(torch.zeros(1, 1, 3, 2), torch.zeros(1, 1, 3, 2), 0)
-    return cache.layers[0]
-
-
-def _reset_empties() -> bool:
-    layer = _filled()
-    layer.reset()
-    return layer.get_seq_length() == 0
-
-
-def _crop_refuses() -> bool:
-    with contextlib.suppress(ValueError):
-        _filled().crop(1)
-        return False
-    return True
+    cache.layers[0].reset()
+    return cache.layers[0].get_seq_length() == 0
 
 
 def _decay_knows_impossible_tokens() -> bool:
@@ -37,8 +23,5 @@ def _decay_knows_impossible_tokens() -> bool:
 
 needs_reset = pytest.mark.skipif(
     not _reset_empties(), reason="DynamicLayer.reset() of this Transformers fills with zeros what it should drop"
-)
-needs_strict_crop = pytest.mark.skipif(
-    not _crop_refuses(), reason="DynamicLayer.crop() of this Transformers still takes a positive number"
 )
 DECAY_KNOWS_IMPOSSIBLE_TOKENS = _decay_knows_impossible_tokens()

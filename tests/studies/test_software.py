@@ -8,15 +8,19 @@ import io
 import json
 import re
 import zipfile
+from collections import Counter
 
 import polib
 import pytest
+import torch
 from software import __main__ as command
-from software import clean, packages, readers, sets
+from software import begin, clean, packages, readers, sets
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
 from hf_mlnmt.data.filters import FilterReport
+from hf_mlnmt.data.subwords import SPECIAL_TOKENS
+from hf_mlnmt.modeling import TransformerConfig, TransformerForConditionalGeneration
 from hf_mlnmt.recipe import read_recipe
 
 
@@ -342,3 +346,39 @@ def test_mistakes_are_named(shelf, tmp_path, monkeypatch, capsys):
         packages.run("no-such-program")
     with pytest.raises(UserError, match="is no whole package"):
         list(packages.members(tmp_path / "none.deb", re.compile("x")))
+
+
+class Numbers:
+    """Tokenizers of texts of one number: then a sublayer's states have one deviation, and positions are the first's."""
+
+    encode_source = encode_target = staticmethod(lambda texts: [[int(text)] for text in texts])
+
+
+def test_a_student_begins_with_its_teacher_s_function():
+    """The two differ in the deviations of further words, the rates of sines, and the SSRU, here all of them nothing."""
+    torch.manual_seed(1)
+    sizes = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    teacher = TransformerForConditionalGeneration(TransformerConfig(vocab_size=9, norm_position="pre", **sizes)).eval()
+    with torch.no_grad():
+        for name, values in teacher.named_parameters():
+            values += torch.randn_like(values) * (0.1 if values.dim() == 1 or "proj" in name else 0)
+            if name.endswith("qkv_proj.weight") and "decoder" in name:
+                values[32:] = 0  # what self-attention hands on is nothing, and so is what SSRU does
+        teacher.model.decoder.embed_tokens.weight[3] = 0
+        scales = begin.deviations(teacher, Numbers, [["7"], ["5"]])
+        student = begin.begin(teacher, scales, [0, 1, 2, 3, 5, 7]).eval()
+        found = student(input_ids=torch.tensor([[5]]), labels=torch.tensor([[4]])).logits
+        expected = teacher(input_ids=torch.tensor([[7]]), labels=torch.tensor([[5]])).logits
+    torch.testing.assert_close(found, expected[..., [0, 1, 2, 3, 5, 7]], atol=1e-4, rtol=1e-4)
+
+
+def test_a_student_s_subwords_are_its_teacher_s():
+    steps = [{"type": "NFC"}, {"type": "Replace", "pattern": {"String": "<tag>"}, "content": "\U000f0001"}]
+    names = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "decoder": "decoders"}
+    tokens = [*SPECIAL_TOKENS, "<0x00>", "a", "\u2581ab", "\u2581abc", "\U000f0001"]
+    teacher = {key: {name: steps} for key, name in names.items()}
+    teacher["model"] = {"vocab": {token: number for number, token in enumerate(tokens)}}
+    made = begin.unigram(teacher, Counter({1: 2, 7: 6, 9: 4}))
+    kept = [*((token, 0.0) for token in SPECIAL_TOKENS), ("<0x00>", -20.0), ("a", -20.0), ("\u2581ab", -0.69315)]
+    assert list(map(tuple, made["model"]["vocab"])) == kept
+    assert made["normalizer"]["normalizers"] == steps[:1]
