@@ -101,9 +101,8 @@ def write(
             for ending, lines in columns.items():
                 (new / f"{name}.{ending}").write_text("".join(f"{line}\n" for line in lines), "utf-8")
             described[name]["sha256"] = {ending: sha256(new / f"{name}.{ending}") for ending in columns}
-            tell(
-                f"{name}: " + ", ".join(f"{described[name].get(key, 0):,} {key}" for key in ("pairs", "words", "near"))
-            )
+            counted = ", ".join(f"{described[name].get(key, 0):,} {key}" for key in ("pairs", "words", "near"))
+            tell(f"{name}: {counted}")
         write_json(new / "manifest.json", {"language": language, "sets": described, **said})
         (new / "recipe.yaml").write_text(yaml.safe_dump(recipe_of(language, list(described)), sort_keys=False), "utf-8")
 

@@ -6,7 +6,7 @@ FOLDER is what `python -m studies.software` wrote. Of each set: BLEU, chrF and T
 near to one of the training (90 % of the words or more); of the segments with placeholders the share in which all came
 back, as lines of text (in a program's file the others stay untranslated), and the same with `--keep`; and the share
 that is the project's own translation to the letter. `--card` writes the table and the licences of the training text
-behind a card.
+behind a card. MODEL may also be a folder of files for Firefox's engines: fxtranslate reads them, and searches greedily.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from hf_mlnmt.data.lines import read_lines
 from hf_mlnmt.data.placeholders import placeholders
 from hf_mlnmt.evaluation.scores import score
 from hf_mlnmt.generation import TranslationPipeline
+from hf_mlnmt.generation.translating.segments import split_sentences
 
-SETS = ("interface", "documentation", "descriptions", "stories", "short", "everyday")
+SETS = ("interface", "documentation", "descriptions", "stories", "short")
 EVERYDAY = Path(__file__).parent / "everyday.tsv"
 NEAR, BEGIN = 0.9, "\n## By kind of text\n"
 KEEP = ("placeholder", "tag", "url")
 LEGEND = """Four beams. Near ones: segments with 90 % of the words or more of one of the training (their number in
 brackets). Placeholders kept: as lines of text; in a program's file messages that lose one stay untranslated. With
 keep: by `--keep placeholder,tag,url`. Unchanged: segments that are the project's own translation to the letter.
-Everyday: 100 sentences that we wrote."""
+Everyday, in English and German alone: 100 sentences that we wrote."""
 
 
 def set_of(folder: Path, name: str, codes: tuple[str, str]) -> tuple[list[str], list[str], list[bool]]:
@@ -49,7 +50,20 @@ def set_of(folder: Path, name: str, codes: tuple[str, str]) -> tuple[list[str], 
     return sides[0], sides[1], [one.get("near", 0) >= NEAR for one in said]
 
 
-def scores_of(pipeline: TranslationPipeline, texts: list[str], right: list[str], near: list[bool]) -> dict[str, Any]:
+class Engine:
+    """Translates as Firefox does: sentence by sentence, greedily, and nothing is kept whole."""
+
+    def __init__(self, folder: Path):
+        import fxtranslate
+
+        weights, vocabulary = (next(folder.glob(name)).read_bytes() for name in ("*.alphas.bin", "*.spm"))
+        self.engine = fxtranslate.Translator(model=weights, src_vocab=vocabulary, trg_vocab=vocabulary)
+
+    def __call__(self, texts: list[str], **options: Any) -> list[str]:
+        return [" ".join(self.engine.translate(part.text) for part in split_sentences(text)) for text in texts]
+
+
+def scores_of(pipeline: Any, texts: list[str], right: list[str], near: list[bool]) -> dict[str, Any]:
     """Translates a set with four beams and scores it."""
     found = pipeline(texts, num_beams=4, split="sentences")
     far = [number for number, one in enumerate(near) if not one]
@@ -103,9 +117,14 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     codes = direction_of(given.model) or ("en", "de")
-    pipeline = TranslationPipeline.from_pretrained(given.model, device="cpu")
-    sets = {name: scores_of(pipeline, *set_of(given.folder, name, codes)) for name in SETS}
-    write_json(given.output, {"model": given.model, "languages": codes, "beams": 4, "sets": sets})
+    is_engine = any(Path(given.model).glob("*.alphas.bin"))
+    pipeline = (
+        Engine(Path(given.model)) if is_engine else TranslationPipeline.from_pretrained(given.model, device="cpu")
+    )
+    there = [name for name in SETS if (given.folder / f"test.{name}.jsonl").is_file()]
+    there += ["everyday"] if {*codes} == {"en", "de"} else []
+    sets = {name: scores_of(pipeline, *set_of(given.folder, name, codes)) for name in there}
+    write_json(given.output, {"model": given.model, "languages": codes, "beams": 1 if is_engine else 4, "sets": sets})
     print(table_of(sets))
     if given.card:
         said = f"{BEGIN}\n{table_of(sets).markdown()}\n\n{LEGEND}\n"
