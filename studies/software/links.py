@@ -1,7 +1,8 @@
 """Writes links between words that are surely each other's translations, by which a model's alignment head is chosen.
 
     python -m studies.software.links FOLDER dev en de -o dev.links
-    hf-mlnmt analyse attention MODEL -s FOLDER/dev.en -w alignments --target FOLDER/dev.de --gold dev.links --sample 0
+    hf-mlnmt analyse attention MODEL -s FOLDER/dev.en -w alignments --target FOLDER/dev.de --gold dev.links \
+        --sample 0 -o links
 
 FOLDER is what `python -m studies.software` wrote. Linked are words that stand once in each sentence and are equal, or
 each other's best by the Dice coefficient over every third pair of the training text, from .4. Only some words have

@@ -35,8 +35,8 @@ NEAR, BEGIN = 0.9, "\n## By kind of text\n"
 KEEP = ("placeholder", "tag", "url")
 LEGEND = """Four beams. Near ones: segments with 90 % of the words or more of one of the training (their number in
 brackets). Placeholders kept: as lines of text; in a program's file messages that lose one stay untranslated. With
-keep: by `--keep placeholder,tag,url`. Unchanged: segments that are the project's own translation to the letter.
-Everyday, in English and German alone: 100 sentences that we wrote."""
+keep: by `--keep placeholder,tag,url`. Unchanged: segments that are the project's own translation to the letter."""
+OF_EVERYDAY = "Everyday: 100 sentences that we wrote."
 
 
 def set_of(folder: Path, name: str, codes: tuple[str, str]) -> tuple[list[str], list[str], list[bool]]:
@@ -127,7 +127,8 @@ def main() -> None:
     write_json(given.output, {"model": given.model, "languages": codes, "beams": 1 if is_engine else 4, "sets": sets})
     print(table_of(sets))
     if given.card:
-        said = f"{BEGIN}\n{table_of(sets).markdown()}\n\n{LEGEND}\n"
+        legend = f"{LEGEND}\n{OF_EVERYDAY}" if "everyday" in sets else LEGEND
+        said = f"{BEGIN}\n{table_of(sets).markdown()}\n\n{legend}\n"
         said += f"\n## Licences of the training text\n\n{licences_of(given.folder).markdown()}\n"
         with atomic_path(given.card) as path:
             path.write_text(given.card.read_text("utf-8").partition(BEGIN)[0].rstrip() + "\n" + said, "utf-8")

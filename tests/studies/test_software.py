@@ -9,6 +9,7 @@ import json
 import re
 import zipfile
 from collections import Counter
+from types import SimpleNamespace
 
 import polib
 import pytest
@@ -348,12 +349,6 @@ def test_mistakes_are_named(shelf, tmp_path, monkeypatch, capsys):
         list(packages.members(tmp_path / "none.deb", re.compile("x")))
 
 
-class Numbers:
-    """Tokenizers of texts of one number: then a sublayer's states have one deviation, and positions are the first's."""
-
-    encode_source = encode_target = staticmethod(lambda texts: [[int(text)] for text in texts])
-
-
 def test_a_student_begins_with_its_teacher_s_function():
     """The two differ in the deviations of further words, the rates of sines, and the SSRU, here all of them nothing."""
     torch.manual_seed(1)
@@ -365,7 +360,9 @@ def test_a_student_begins_with_its_teacher_s_function():
             if name.endswith("qkv_proj.weight") and "decoder" in name:
                 values[32:] = 0  # what self-attention hands on is nothing, and so is what SSRU does
         teacher.model.decoder.embed_tokens.weight[3] = 0
-        scales = begin.deviations(teacher, Numbers, [["7"], ["5"]])
+        # One word: then a sublayer's states have one deviation, and positions are the first's.
+        numbers = dict.fromkeys(("encode_source", "encode_target"), lambda texts: [[int(texts[0])]])
+        scales = begin.deviations(teacher, SimpleNamespace(**numbers), [["7"], ["5"]])
         student = begin.begin(teacher, scales, [0, 1, 2, 3, 5, 7]).eval()
         found = student(input_ids=torch.tensor([[5]]), labels=torch.tensor([[4]])).logits
         expected = teacher(input_ids=torch.tensor([[7]]), labels=torch.tensor([[5]])).logits
