@@ -51,7 +51,7 @@ def set_of(folder: Path, name: str, codes: tuple[str, str]) -> tuple[list[str], 
 
 
 class Engine:
-    """Translates as Firefox does: sentence by sentence, greedily, and nothing is kept whole."""
+    """Translates as Firefox does, sentence by sentence and greedily, whatever the options."""
 
     def __init__(self, folder: Path):
         import fxtranslate
@@ -64,12 +64,13 @@ class Engine:
 
 
 def scores_of(pipeline: Any, texts: list[str], right: list[str], near: list[bool]) -> dict[str, Any]:
-    """Translates a set with four beams and scores it."""
+    """Translates a set with four beams, an Engine greedily, and scores it."""
     found = pipeline(texts, num_beams=4, split="sentences")
     far = [number for number, one in enumerate(near) if not one]
     some = [number for number, text in enumerate(texts) if placeholders(text)]
-    kept = pipeline([texts[k] for k in some], num_beams=4, split="sentences", keep=list(KEEP))
-    both = [found[k] for k in some], kept
+    both = [[found[k] for k in some]]
+    if not isinstance(pipeline, Engine):
+        both.append(pipeline([texts[k] for k in some], num_beams=4, split="sentences", keep=list(KEEP)))
     whole = [
         sum(Counter(placeholders(texts[k])) == Counter(placeholders(one)) for k, one in zip(some, outputs))
         for outputs in both
@@ -92,10 +93,10 @@ def table_of(sets: dict[str, dict[str, Any]]) -> Table:
     heads = ["BLEU", "chrF", "TER", "BLEU without near ones", "placeholders kept", "with keep", "unchanged"]
     rows = []
     for name, own in sets.items():
-        whole = own["placeholders kept"]
+        whole = [f"{share:.1%} of {own['with placeholders']}" for share in own["placeholders kept"] or ()]
         cells = [f"{own[key]:.1f}" for key in ("BLEU", "chrF", "TER")]
         cells += [f"{own['BLEU without near']:.1f} ({own['near']})"]
-        cells += [f"{share:.1%} of {own['with placeholders']}" for share in whole] if whole else ["", ""]
+        cells += [*whole, "", ""][:2]
         cells += [f"{own['same']:.1%}"]
         rows.append([f"{name} ({own['segments']:,})", *cells])
     return Table(["test set", *map(Number, heads)], rows)

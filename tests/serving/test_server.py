@@ -185,7 +185,7 @@ def received(connection: socket.socket) -> bytes:
 
 
 def test_a_client_that_leaves(server, german):
-    """Its work, which would take long, is stopped, and nothing of it waits any more."""
+    """Its work, nearly as much as a body may hold, is stopped, and nothing of it waits any more."""
     texts = [" ".join(SENTENCES[first : first + 3]) for first in [*range(len(SENTENCES) - 10)] * 3]
     body = json.dumps({"q": texts, "source": "en", "target": "de", "alternatives": 15}).encode()
     before = metric(server, "hf_mlnmt_sentences_total")

@@ -15,7 +15,7 @@ import polib
 import pytest
 import torch
 from software import __main__ as command
-from software import begin, clean, packages, readers, sets
+from software import clean, packages, readers, sets, student
 
 from hf_mlnmt import UserError
 from hf_mlnmt.data.corpus import CorpusSpec, read_pairs
@@ -350,7 +350,7 @@ def test_mistakes_are_named(shelf, tmp_path, monkeypatch, capsys):
 
 
 def test_a_student_begins_with_its_teacher_s_function():
-    """The two differ in the deviations of further words, the rates of sines, and the SSRU, here all of them nothing."""
+    """They differ by deviations and rates of sines from the second word on, and by the SSRU: there is one word."""
     torch.manual_seed(1)
     sizes = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
     teacher = TransformerForConditionalGeneration(TransformerConfig(vocab_size=9, norm_position="pre", **sizes)).eval()
@@ -359,23 +359,24 @@ def test_a_student_begins_with_its_teacher_s_function():
             values += torch.randn_like(values) * (0.1 if values.dim() == 1 or "proj" in name else 0)
             if name.endswith("qkv_proj.weight") and "decoder" in name:
                 values[32:] = 0  # what self-attention hands on is nothing, and so is what SSRU does
-        teacher.model.decoder.embed_tokens.weight[3] = 0
-        # One word: then a sublayer's states have one deviation, and positions are the first's.
+        rows = teacher.model.decoder.embed_tokens.weight
+        rows[3] = 0  # as the student's decoder begins, whatever the teacher's row is
         numbers = dict.fromkeys(("encode_source", "encode_target"), lambda texts: [[int(texts[0])]])
-        scales = begin.deviations(teacher, SimpleNamespace(**numbers), [["7"], ["5"]])
-        student = begin.begin(teacher, scales, [0, 1, 2, 3, 5, 7]).eval()
-        found = student(input_ids=torch.tensor([[5]]), labels=torch.tensor([[4]])).logits
+        scales = student.deviations(teacher, SimpleNamespace(**numbers), [["7"], ["5"]])
         expected = teacher(input_ids=torch.tensor([[7]]), labels=torch.tensor([[5]])).logits
+        rows[3] = 1
+        made = student.begin(teacher, scales, [0, 1, 2, 3, 5, 7]).eval()
+        found = made(input_ids=torch.tensor([[5]]), labels=torch.tensor([[4]])).logits
     torch.testing.assert_close(found, expected[..., [0, 1, 2, 3, 5, 7]], atol=1e-4, rtol=1e-4)
 
 
 def test_a_student_s_subwords_are_its_teacher_s():
-    steps = [{"type": "NFC"}, {"type": "Replace", "pattern": {"String": "<tag>"}, "content": "\U000f0001"}]
-    names = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "decoder": "decoders"}
+    steps = [{"type": "NFC"}, {"content": "\U000f0001"}, {"pattern": {"Regex": "[\\x{F0000}-\\x{FFFFD}]"}}]
+    names = [("normalizer", "normalizers"), ("pre_tokenizer", "pretokenizers"), ("decoder", "decoders")]
     tokens = [*SPECIAL_TOKENS, "<0x00>", "a", "\u2581ab", "\u2581abc", "\U000f0001"]
-    teacher = {key: {name: steps} for key, name in names.items()}
-    teacher["model"] = {"vocab": {token: number for number, token in enumerate(tokens)}}
-    made = begin.unigram(teacher, Counter({1: 2, 7: 6, 9: 4}))
+    model = {"vocab": {token: number for number, token in enumerate(tokens)}}
+    teacher = {"model": model, **{key: {name: steps} for key, name in names}}
+    made = student.unigram(teacher, Counter({1: 2, 7: 6, 9: 4}))
     kept = [*((token, 0.0) for token in SPECIAL_TOKENS), ("<0x00>", -20.0), ("a", -20.0), ("\u2581ab", -0.69315)]
     assert list(map(tuple, made["model"]["vocab"])) == kept
     assert made["normalizer"]["normalizers"] == steps[:1]

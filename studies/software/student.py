@@ -1,6 +1,6 @@
 """Makes a student of the shape of Firefox's engines that begins with its teacher's weights and subwords.
 
-    python -m studies.software.begin published/software-en-de student/source.txt student/target.txt -o begun
+    python -m studies.software.student published/software-en-de student/source.txt student/target.txt -o begun
 
 The teacher is a pre-norm Transformer with a BPE tokenizer; the student is post-norm, with SSRU in its decoder and a
 unigram tokenizer, which is what the engines read. The files are the student's training text.
@@ -40,9 +40,8 @@ from hf_mlnmt.data.subwords import BYTES, SPECIAL_TOKENS
 from hf_mlnmt.data.tokenizer import Tokenizers, load_tokenizers
 from hf_mlnmt.modeling.ssru import SSRUConfig, SSRUForConditionalGeneration
 
-LINES = 256  # of the text, by which deviations are measured
+LINES = 256  # so many lines of the text tell the deviations
 UNSEEN = -20.0  # the score of a character or byte that the text is never cut into
-_PLACEHOLDERS = range(0xF0000, 0xFFFFE)  # private characters that stand for them (hf_mlnmt/data/subwords.py)
 NORM = "_sublayer.layer_norm"
 # Of each stack's layers the sublayers, with the matrices that read the states and that write into them.
 SUBLAYERS: dict[str, dict[str, tuple[str, str]]] = {
@@ -53,14 +52,12 @@ SUBLAYERS: dict[str, dict[str, tuple[str, str]]] = {
         "feed_forward": ("fc1", "fc2"),
     },
 }
-SAME: tuple[str, ...] = (
-    "d_model",
-    "encoder_layers",
-    "decoder_layers",
-    "encoder_attention_heads",
-    "decoder_attention_heads",
-)
-SAME += ("encoder_ffn_dim", "decoder_ffn_dim", "dropout", "pad_token_id", "bos_token_id", "eos_token_id")
+# What a teacher's config must have.
+NEEDED = {"norm_position": "pre", "position_embedding": "interleaved", "attention_bias": False}
+NEEDED |= {"share_encoder_decoder_embeddings": True, "tie_word_embeddings": True}
+# Fields that the student's config has of its teacher's.
+SAME = ["d_model", "dropout", "pad_token_id", "bos_token_id", "eos_token_id"]
+SAME += [f"{side}_{field}" for side in SUBLAYERS for field in ("layers", "attention_heads", "ffn_dim")]
 
 
 def unigram(tokenizer: dict[str, Any], counts: Counter[int]) -> dict[str, Any]:
@@ -70,7 +67,9 @@ def unigram(tokenizer: dict[str, Any], counts: Counter[int]) -> dict[str, Any]:
         return {**steps, name: [step for step in steps[name] if not private(json.dumps(step, ensure_ascii=False))]}
 
     def private(text: str) -> bool:
-        return any(ord(sign) in _PLACEHOLDERS for sign in text) or "{F0000}" in text
+        """Returns whether a private character, which stands for a placeholder (data/subwords.py), is in a text, itself
+        or as a regular expression writes it."""
+        return max(text) >= "\U000f0000" or "{F0000}" in text
 
     fixed, vocabulary = {*SPECIAL_TOKENS, *BYTES}, []
     for token, number in sorted(tokenizer["model"]["vocab"].items(), key=lambda entry: entry[1]):
@@ -101,10 +100,14 @@ def deviations(teacher: Any, tokenizers: Tokenizers, texts: list[list[str]]) -> 
 
 @torch.no_grad()
 def begin(teacher: Any, scales: dict[str, float], kept: list[int]) -> SSRUForConditionalGeneration:
-    """Returns the student. scales: of `deviations`. kept: the teacher's number of each subword of the student."""
+    """Returns the student. scales: of `deviations`. kept: the teacher's number of each subword of the student.
+
+    Raises: UserError for a teacher of another shape.
+    """
     config, state = teacher.config, teacher.state_dict()
-    if (config.norm_position, config.position_embedding, config.attention_bias) != ("pre", "interleaved", False):
-        raise UserError("the teacher is no pre-norm Transformer with interleaved positions and without attention_bias")
+    for field, value in NEEDED.items():
+        if (found := getattr(config, field)) != value:
+            raise UserError(f"the teacher: {field} is {found!r}; only one with {value!r} becomes such a student.")
     fields = {name: getattr(config, name) for name in SAME}
     student = SSRUForConditionalGeneration(SSRUConfig(vocab_size=len(kept), **fields))
     width, new = config.d_model, student.state_dict()
