@@ -8,16 +8,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from hf_mlnmt.data.filters import FilterReport
+from hf_mlnmt.data.filters import FilterReport, PairFilter
 from hf_mlnmt.data.placeholders import PATTERNS
-from hf_mlnmt.data.words import without_invisible, words
+from hf_mlnmt.data.words import without_invisible
 
-MOST_WORDS, MOST_RATIO = 100, 3.0
+MOST_RATIO = 3.0
+_RULES = PairFilter(max_length=100, drop_identical=True)
 _SHORT = 5  # characters that are added to both sides before their lengths are compared
 # What programs put values into, beyond the package's pattern: Qt's and KDE's %1, MediaWiki's and WordPress' $1.
 _PLACEHOLDER = re.compile(rf"{PATTERNS['placeholder']} | %L?\d+ | \$\d+", re.VERBOSE | re.ASCII)
-_ACCELERATORS = ("_", "&", "~")  # of GTK, Qt and LibreOffice
-_ENTITY = re.compile(r"&#?\w+;")
 
 
 class Pair(NamedTuple):
@@ -36,16 +35,12 @@ def cleaned(text: str) -> str:
 
 def problem(source: str, target: str) -> str | None:
     """Returns why a pair of cleaned texts is left out, None if it is kept."""
-    if not source or not target:
-        return "empty side"
-    if source == target:
-        return "same on both sides"
+    if reason := _RULES.reason(source, target):
+        return reason
     if not re.search("[A-Za-z]{2}", source) or sum(map(str.isalpha, target)) < 2:
         return "no words"
     if "\ufffd" in source + target:
         return "characters that could not be decoded"
-    if max(len(words(source)), len(words(target))) > MOST_WORDS:
-        return f"more than {MOST_WORDS} words"
     if not 1 / MOST_RATIO < (len(source) + _SHORT) / (len(target) + _SHORT) < MOST_RATIO:
         return "lengths too different"
     return "other placeholders" if placeholders(source) != placeholders(target) else None
@@ -73,19 +68,3 @@ def paragraphs(pair: Pair) -> list[Pair]:
     """Returns the paragraphs of a pair, which empty lines part, where both sides have as many; else the pair."""
     parts = [re.split(r"\n\s*\n", side.strip()) for side in pair[1:]]
     return [Pair(pair.key, *sides) for sides in zip(*parts)] if len(parts[0]) == len(parts[1]) else [pair]
-
-
-def without_accelerator(source: str, target: str) -> tuple[str, str] | None:
-    """Returns a pair of labels without the mark of the letter that chooses them, None where they have none.
-
-    `_Open` and `Ö_ffnen` have one. `file_name` in both is a name, `&amp;` an entity, `Q & A` has an ampersand.
-    """
-    for mark in _ACCELERATORS:
-        bare = [_ENTITY.sub("", side) for side in (source, target)]
-        if all(side.count(mark) == 1 and re.search(rf"{mark}\w", side) for side in bare):
-            marked = [next(word for word in side.split() if mark in word) for side in bare]
-            # Datei(_F): so it is written where a language has no Latin letters.
-            first, second = (re.sub(rf" ?\({mark}\w\)|{mark}(?=\w)(?!#?\w+;)", "", side) for side in (source, target))
-            if first != second and (marked[0] != marked[1] or marked[0].startswith(mark)):
-                return first, second
-    return None

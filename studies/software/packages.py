@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
+from langcodes import Language
 
 from hf_mlnmt.common.errors import UserError, suggest
 
-from .readers import KINDS, Side
+from .readers import KINDS, Side, run
 
 LIST = Path(__file__).with_name("packages.yaml")
 # Where members lie, English and translated: those whose groups are equal go together. An entry may say it of itself.
@@ -26,8 +27,6 @@ PLACES = {
     "bundles": (r".*\.xpi()", r".*\.xpi()"),
     "descriptions": (r"(.*_i18n_)Translation-en(?:\.\w+)?", r"(.*_i18n_)Translation-{language}(?:\.\w+)?"),
 }
-_COUNTRIES = {"cs": "CZ", "da": "DK", "el": "GR", "ja": "JP", "ko": "KR", "sl": "SI", "sv": "SE", "uk": "UA"}
-_COUNTRIES |= {"zh": "CN"}
 # Licences that cannot be joined with GPL-3: a model of such a text and of the others could not be published.
 UNJOINABLE = {"GPL-2", "GFDL-1.2+", "GFDL-NIV-1.3+", "CC-BY-SA-3.0"}
 
@@ -65,7 +64,7 @@ class Entry:
 
     def sides(self, language: str) -> list[tuple[list[str], re.Pattern[str]]]:
         """Returns names of packages and a pattern of members, of English and of the translation."""
-        filled = {"{language}": language, "{locale}": f"{language}(?:_{_COUNTRIES.get(language, language.upper())})?"}
+        filled = {"{language}": language, "{locale}": f"{language}(?:_{Language.get(language).maximize().territory})?"}
         names = [[side] if isinstance(side, str) else side for side in (self.english or self.package, self.package)]
         own, other = ([_filled(name, filled) for name in side] for side in names)
         return [(side, re.compile(_filled(place, filled))) for side, place in zip((own, other), self.places)]
@@ -86,17 +85,6 @@ def read_list(path: Path = LIST) -> list[Entry]:
         return [Entry(**{**line, "kind": kind}) for line in lines for kind in line["kind"].split()]
     except (TypeError, KeyError) as error:
         raise UserError(f"{path}: {error}. An entry has package, kind, project and licence.") from error
-
-
-def run(*words: str, folder: Path | None = None) -> bytes:
-    """Returns what a program prints. Raises: UserError with its last line of complaint where it fails."""
-    try:
-        return subprocess.run(words, cwd=folder, capture_output=True, check=True).stdout
-    except FileNotFoundError as error:
-        raise UserError(f"{words[0]}: no such program here. Run this in Debian, as in a container.") from error
-    except subprocess.CalledProcessError as error:
-        complaints = error.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise UserError(f"{' '.join(words)}: {complaints[-1] if complaints else 'failed'}") from error
 
 
 def fetch(name: str, cache: Path) -> Path:

@@ -9,53 +9,67 @@ import bz2
 import difflib
 import gzip
 import html
+import io
 import json
 import re
 import struct
-import tempfile
+import subprocess
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 import polib
+from moz.l10n.formats import Format
+from moz.l10n.message import serialize_message
+from moz.l10n.model import Entry, PatternMessage
+from moz.l10n.resource import parse_resource
 
+from hf_mlnmt.common.errors import UserError
 from hf_mlnmt.documents.html import attributes, html_tokens
 from hf_mlnmt.documents.marked import Reading
 
-from .bundles import strings_of_pack
 from .clean import Pair
-from .manuals import Block, manual_page
 
-VERSION = 1  # of what readers and clean.py make of a package: raise it when that changes, and all is read anew
+VERSION = 2  # of what readers and clean.py make of a package: raise it when that changes, and all is read anew
 Side = dict[str, bytes]
 Tell = Callable[[str], None]
 Reader = Callable[[Side, Side, Tell], Iterator[Pair]]
 _BROKEN = (OSError, EOFError, ValueError, LookupError, SyntaxError, struct.error, zlib.error, zipfile.BadZipFile)
 _LEAST_RUN = 8  # blocks of the same kinds in the same order, where pages differ
+_RECORD = re.compile(r"Package: (\S+)\nDescription-md5: (\S+)\nDescription-\w+: (.*(?:\n .*)*)")
 _ID = re.compile(r"(?:par|hd|tit|bm)_id\w+")
 _MALLARD_BLOCKS = {"p", "title", "subtitle", "desc", "item", "td", "th", "cite"}
 _MALLARD_SKIPPED = {"screen", "comment", "revision", "credit", "license"}
+_PACKED = {"ftl": Format.fluent, "properties": Format.properties, "dtd": Format.dtd}
+_NO_TEXT = re.compile(r"(?:.*[.\-_:])?(?:(?:access|command)?key|style|width|height)", re.IGNORECASE)
+
+
+class Block(NamedTuple):
+    """A paragraph, a heading, a cell: its tag, its text, its id."""
+
+    label: str
+    text: str = ""
+    id: str = ""
 
 
 def catalogues(english: Side, translated: Side, tell: Tell) -> Iterator[Pair]:
     """Yields msgid and msgstr of gettext's catalogues, compiled or not; of plurals the first and the last form."""
     for place, content in sorted(translated.items()):
         compiled = content[:4] in (b"\xde\x12\x04\x95", b"\x95\x04\x12\xde")
-        with tempfile.NamedTemporaryFile(suffix=".mo" if compiled else ".po") as file:
-            file.write(content)
-            file.flush()
-            try:
-                entries = polib.mofile(file.name) if compiled else polib.pofile(file.name)
-            except _BROKEN as error:
-                tell(f"{place}: no catalogue that can be read ({error})")
-                continue
+        try:
+            encoding = polib.detect_encoding(content, compiled)
+            entries = polib.mofile(content, encoding=encoding) if compiled else polib.pofile(content.decode(encoding))
+        except _BROKEN as error:
+            tell(f"{place}: no catalogue that can be read ({error})")
+            continue
         for entry in entries:
             if not (entry.obsolete or getattr(entry, "fuzzy", False)):
                 forms = [entry.msgstr_plural[number] for number in sorted(entry.msgstr_plural)] or [entry.msgstr]
-                yield Pair(f"{place}:{entry.msgctxt or ''}", entry.msgid, forms[0])
-                if entry.msgid_plural and len(forms) > 1:
-                    yield Pair(f"{place}:{entry.msgctxt or ''}", entry.msgid_plural, forms[-1])
+                texts = (entry.msgid, entry.msgid_plural)[: len(forms)]
+                yield from (Pair(f"{place}:{entry.msgctxt or ''}", *both) for both in zip(texts, (forms[0], forms[-1])))
 
 
 def descriptions(english: Side, translated: Side, tell: Tell) -> Iterator[Pair]:
@@ -75,12 +89,9 @@ def descriptions(english: Side, translated: Side, tell: Tell) -> Iterator[Pair]:
 
 def _records(content: bytes) -> Iterator[tuple[str, str, list[str]]]:
     """Yields package, digest of the English description, and title and paragraphs of each record of a list."""
-    for record in content.decode("utf-8", "replace").split("\n\n"):
-        fields = dict(re.findall(r"^(Package|Description-md5): (\S+)", record, re.MULTILINE))
-        found = re.search(r"^Description-(?!md5)\w+: (.*(?:\n .*)*)", record, re.MULTILINE)
-        if found and len(fields) == 2:
-            title, *lines = found[1].split("\n")
-            yield fields["Package"], fields["Description-md5"], [title, *_paragraphs(lines)]
+    for name, digest, text in _RECORD.findall(content.decode("utf-8", "replace")):
+        title, *lines = text.split("\n")
+        yield name, digest, [title, *_paragraphs(lines)]
 
 
 def _paragraphs(lines: Iterable[str]) -> list[str]:
@@ -120,26 +131,19 @@ def by_order(blocks_of: Callable[[bytes], list[Block]]) -> Reader:
             except _BROKEN:
                 broken += 1
                 continue
-            alike = [block.label for block in own] == [block.label for block in other]
+            first, second = ([block.label for block in side] for side in (own, other))
+            alike = first == second
             same, part = same + alike, part + (not alike)
-            for start, begin, size in [(0, 0, len(own))] if alike else _runs(own, other):
-                for number, pair in enumerate(zip(own[start : start + size], other[begin : begin + size]), start):
-                    yield Pair(f"{place}#{number}", pair[0].text, pair[1].text)
+            for match in difflib.SequenceMatcher(None, first, second, autojunk=False).get_matching_blocks():
+                for n in range(match.size if alike or match.size >= _LEAST_RUN else 0):
+                    yield Pair(f"{place}#{match.a + n}", own[match.a + n].text, other[match.b + n].text)
         tell(f"{same:,} pages have the same blocks, {part:,} in part, {broken:,} cannot be read")
 
     return read
 
 
-def _runs(own: list[Block], other: list[Block]) -> list[tuple[int, int, int]]:
-    tags, others = ([block.label for block in side] for side in (own, other))
-    matches = difflib.SequenceMatcher(None, tags, others, autojunk=False).get_matching_blocks()
-    return [(match.a, match.b, match.size) for match in matches if match.size >= _LEAST_RUN]
-
-
 def page(content: bytes) -> list[Block]:
-    """Returns the blocks of a page of HTML, plain or packed as KDE's are, that have text; of code the place alone."""
-    if content[:3] == b"BZh":
-        content = bz2.decompress(content)
+    """Returns the blocks of a page of HTML that have text; of code the place alone."""
     blocks, label, anchor, pieces = list[Block](), "", "", list[str]()
     for token in [*html_tokens(content.decode("utf-8", "replace"), Reading()), None]:
         if token and token.kind == "text":
@@ -182,6 +186,45 @@ def mallard_page(content: bytes) -> list[Block]:
     return blocks
 
 
+def manual_page(content: bytes) -> list[Block]:
+    """Returns the blocks of a manual page as mandoc shows it, without the signs of lists."""
+    shown = page(run("mandoc", "-Kutf-8", "-Thtml", "-Ofragment", content=gzip.decompress(content)))
+    return [block._replace(text=re.sub(r"^(?:•|\d+\.)(?=\S)", "", block.text)) for block in shown]
+
+
+def run(*words: str, folder: Path | None = None, content: bytes | None = None) -> bytes:
+    """Returns what a program prints of the content. Raises: UserError with its last complaint where it fails."""
+    try:
+        return subprocess.run(words, cwd=folder, input=content, capture_output=True, check=True).stdout
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{words[0]}: no such program here. Run this in Debian, as in a container, and install it."
+        ) from error
+    except subprocess.CalledProcessError as error:
+        complaints = error.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise UserError(f"{' '.join(words)}: {complaints[-1] if complaints else 'failed'}") from error
+
+
+def strings_of_pack(content: bytes) -> Iterator[tuple[str, str]]:
+    """Yields the strings of a language pack of Firefox or Thunderbird; keys say the files, without the language.
+
+    Fluent's messages that are chosen by a number or a gender are left out.
+    """
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        for name in archive.namelist():
+            if form := _PACKED.get(name.rpartition(".")[2]):
+                place = re.sub(r"(localization|locale)/[a-zA-Z-]+/", r"\1/", re.sub(r"chrome/[^/]+/", "chrome/", name))
+                parts = parse_resource(form, archive.read(name)).sections
+                for entry in (each for part in parts for each in part.entries if isinstance(each, Entry)):
+                    for key, message in {"": entry.value, **entry.properties}.items():
+                        names = ".".join(filter(None, (*entry.id, key)))
+                        if isinstance(message, PatternMessage) and not _NO_TEXT.fullmatch(names):
+                            text = "".join(map(str, message.pattern))
+                            if form is Format.fluent:
+                                text = re.sub(r'\{ *"([^"]*)" *\}', r"\1", serialize_message(form, message))
+                            yield f"{place}:{names}", html.unescape(text) if form is Format.dtd else text
+
+
 def _leaves(value: object, key: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, str):
         yield key, value
@@ -197,7 +240,7 @@ KINDS: dict[str, Reader] = {
     "messages": by_key(lambda content: _leaves(json.loads(content))),  # JSON of MediaWiki and others
     "bundles": by_key(strings_of_pack),
     "pages": by_order(page),
-    "kde": by_order(page),
+    "kde": by_order(lambda content: page(bz2.decompress(content))),
     "mallard": by_order(mallard_page),
-    "manuals": by_order(lambda content: manual_page(gzip.decompress(content).decode("utf-8"))),
+    "manuals": by_order(manual_page),
 }

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import random
-import re
+import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
-from rapidfuzz.distance import Levenshtein
-
-from .clean import without_accelerator
+from hf_mlnmt.data.placeholders import without_key
+from hf_mlnmt.generation import TranslationMemory
 
 # Whole projects. Of descriptions, which are all of Debian, packages by the first letters of their names.
 TESTS = {
@@ -24,7 +25,7 @@ DEV = {"kmymoney", "maint-guide", "debian-descriptions", "freedroidrpg"}
 _BY_LETTERS, _LETTERS, _PARTS = "debian-descriptions", 4, 24  # the first part is for the test, the second for dev
 TEST_SIZE, DEV_SIZE = 1000, 300  # pairs of a test set, and of a project in dev
 LEAST_WORDS = 3  # shorter strings are in all projects: they stay in training, and are a test set of their own
-NEAR = 0.9  # the share of words that a training source may have in common with a test source before it is "near"
+NEAR = 0.9  # a test source with a match of this share among the training's is "near"
 
 
 class Row(NamedTuple):
@@ -75,8 +76,8 @@ def divide(rows: Iterable[Row], seed: int = 1) -> tuple[dict[str, list[Row]], Co
             changes["left out: stands in a test or development set"] += 1
             continue
         training[row[-2:]] = row
-        if (bare := without_accelerator(row.source, row.target)) and bare not in training and not seen & {*bare}:
-            training[bare] = row._replace(source=bare[0], target=bare[1])
+        if (bare := without_key(*row[-2:])) and (*bare,) not in training and not seen & {*bare}:
+            training[*bare] = row._replace(source=bare[0], target=bare[1])
             changes["added: labels without their accelerators"] += 1
     sets["train"] = list(training.values())
     draw.shuffle(sets["train"])
@@ -89,27 +90,12 @@ def _sample(rows: Iterable[Row], size: int, draw: random.Random, least: int = LE
     return sorted(draw.sample(list(found), min(size, len(found))))
 
 
-def tokens(text: str) -> list[str]:
-    """Returns the words and signs of a text, without case, as matches are counted in."""
-    return re.findall(r"\w+|[^\w\s]", text.lower())
-
-
-def near(sources: Sequence[str], training: Iterable[str], least: float = NEAR) -> list[float]:
-    """Returns the best match of each text among training sources, as edit similarity of words; 0 below `least`.
-
-    With at most k edits, a match has one of any k + 1 different words of a text: the rarest are looked up.
-    """
-    known = [tokens(text) for text in dict.fromkeys(training)]
-    places: dict[str, list[int]] = defaultdict(list)
-    for number, words in enumerate(known):
-        for word in set(words):
-            places[word].append(number)
-    found = []
-    for text in sources:
-        words = tokens(text)
-        edits = int((1 - least) * len(words) / least + 1e-9)
-        rare = sorted(set(words), key=lambda word: len(places.get(word, ())))[: edits + 1]
-        candidates = {number for word in rare for number in places.get(word, ())}
-        matches = (Levenshtein.normalized_similarity(words, known[number], score_cutoff=least) for number in candidates)
-        found.append(max(matches, default=0.0))
-    return found
+def near(sources: Iterable[str], training: Iterable[str]) -> list[float]:
+    """Returns the best match of each text among training sources, as a translation memory counts; 0 below NEAR."""
+    with tempfile.TemporaryDirectory() as folder:
+        table = Path(folder) / "training.csv"
+        with table.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows((text, text) for text in training)
+        memory = TranslationMemory(table, source="en", target="en-GB")
+        found = (max((match.percent for match in memory.matches(text, most=1)), default=0) / 100 for text in sources)
+        return [min(match, 1.0) if match >= NEAR else 0.0 for match in found]
