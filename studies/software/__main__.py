@@ -83,20 +83,20 @@ def write(
     folder: Path, language: str, parts: dict[str, Any], said: dict[str, Any], tell: Callable[[str], None]
 ) -> None:
     """Writes each set that has pairs as two files of lines and one of JSON about them, manifest.json, recipe.yaml."""
-    training, described = [row.source for row in parts["train"]], dict[str, Any]()
+    sources, described = {name: [row.source for row in rows] for name, rows in parts.items()}, dict[str, Any]()
+    near = sets.near({name: sources[name] for name in sources if name.startswith("test.")}, sources["train"])
     with atomic_folder(folder) as new:
         for name, rows in sorted(parts.items()):
             if not rows:
                 tell(f"{name}: no pairs, so no files")
                 continue
             about = [dict[str, Any](project=row.project, package=row.package, key=row.key) for row in rows]
-            columns = {"en": [row.source for row in rows], language: [row.target for row in rows]}
+            columns = {"en": sources[name], language: [row.target for row in rows]}
             described[name] = {"pairs": len(rows), "words": sum(len(text.split()) for text in columns["en"])}
             described[name]["projects"] = dict(Counter(row.project for row in rows).most_common())
-            if name.startswith("test."):
-                matches = sets.near(columns["en"], training)
-                about = [{**one, "near": round(match, 3)} for one, match in zip(about, matches)]
-                described[name]["near"] = sum(map(bool, matches))
+            if name in near:
+                about = [{**one, "near": match} for one, match in zip(about, near[name])]
+                described[name]["near"] = sum(map(bool, near[name]))
             columns["jsonl"] = [json.dumps(one, ensure_ascii=False) for one in about]
             for ending, lines in columns.items():
                 (new / f"{name}.{ending}").write_text("".join(f"{line}\n" for line in lines), "utf-8")

@@ -90,12 +90,16 @@ def _sample(rows: Iterable[Row], size: int, draw: random.Random, least: int = LE
     return sorted(draw.sample(list(found), min(size, len(found))))
 
 
-def near(sources: Iterable[str], training: Iterable[str]) -> list[float]:
-    """Returns the best match of each text among training sources, as a translation memory counts; 0 below NEAR."""
+def near(tests: dict[str, list[str]], training: Iterable[str]) -> dict[str, list[float]]:
+    """Returns the best matches of test sets' texts among training's, as a translation memory counts; 0 below NEAR."""
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "training.csv"
         with table.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows((text, text) for text in training)
         memory = TranslationMemory(table, source="en", target="en-GB")
-        found = (max((match.percent for match in memory.matches(text, most=1)), default=0) / 100 for text in sources)
-        return [min(match, 1.0) if match >= NEAR else 0.0 for match in found]
+
+        def match(text: str) -> float:
+            found = max((match.percent for match in memory.matches(text, most=1)), default=0) / 100
+            return min(found, 1.0) if found >= NEAR else 0.0
+
+        return {name: list(map(match, texts)) for name, texts in tests.items()}

@@ -247,7 +247,7 @@ def test_sets_are_divided_by_project(monkeypatch):
 def test_near_ones_are_found():
     training = ["Open the file with that name in a new window now", "a b c", "Delete all files"]
     asked = ["Open the file with this name in a new window now", "delete all files", "open it", "d e f"]
-    assert sets.near(asked, training) == [0.9, 0.99, 0.0, 0.0]
+    assert sets.near({"a": asked}, training) == {"a": [0.9, 0.99, 0.0, 0.0]}
 
 
 def test_the_list():
