@@ -92,17 +92,17 @@ def write(
                 continue
             about = [dict[str, Any](project=row.project, package=row.package, key=row.key) for row in rows]
             columns = {"en": sources[name], language: [row.target for row in rows]}
-            described[name] = {"pairs": len(rows), "words": sum(len(text.split()) for text in columns["en"])}
-            described[name]["projects"] = dict(Counter(row.project for row in rows).most_common())
+            words = sum(len(text.split()) for text in columns["en"])
+            described[name] = own = dict[str, Any](pairs=len(rows), words=words)
+            own["projects"] = dict(Counter(row.project for row in rows).most_common())
             if name in near:
                 about = [{**one, "near": match} for one, match in zip(about, near[name])]
-                described[name]["near"] = sum(map(bool, near[name]))
+                own["near"] = sum(map(bool, near[name]))
             columns["jsonl"] = [json.dumps(one, ensure_ascii=False) for one in about]
             for ending, lines in columns.items():
                 (new / f"{name}.{ending}").write_text("".join(f"{line}\n" for line in lines), "utf-8")
-            described[name]["sha256"] = {ending: sha256(new / f"{name}.{ending}") for ending in columns}
-            counted = ", ".join(f"{described[name].get(key, 0):,} {key}" for key in ("pairs", "words", "near"))
-            tell(f"{name}: {counted}")
+            own["sha256"] = {ending: sha256(new / f"{name}.{ending}") for ending in columns}
+            tell(f"{name}: {', '.join(f'{own[key]:,} {key}' for key in ('pairs', 'words', 'near') if key in own)}")
         write_json(new / "manifest.json", {"language": language, "sets": described, **said})
         (new / "recipe.yaml").write_text(yaml.safe_dump(recipe_of(language, list(described)), sort_keys=False), "utf-8")
 
