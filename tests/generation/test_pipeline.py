@@ -385,7 +385,7 @@ def test_int8(ours, caplog):
     rounded = TranslationPipeline.from_pretrained(ours, dtype="int8")
     has_instructions = compiled(rounded.model.lm_head) is not None
     assert (compiled_step(rounded.model) is not None) == has_instructions
-    assert ("int8 is slower than float32 here" in caplog.text) != has_instructions
+    assert ("here float32 may be faster" in caplog.text) != has_instructions
     ids = torch.tensor([[5, 6, 7, 1]])
     pair = [pipe.model(input_ids=ids, decoder_input_ids=ids).logits for pipe in (exact, rounded)]
     assert not torch.equal(*pair)

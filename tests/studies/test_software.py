@@ -239,9 +239,12 @@ def test_sets_are_divided_by_project(monkeypatch):
     assert [one.source for one in doubled["train"]] == [one.source for one in parts["train"]]
     assert changes["left out: stands in a test or development set"] == len(tested)
     assert sets.divide(rows[::-1]) == (parts, _)
-    marked = row("git", 1, "_Open it now")._replace(target="Jetzt Ö_ffnen")
-    both = {marked[-2:], ("Open it now", "Jetzt Öffnen")}
-    assert both <= {one[-2:] for one in sets.divide([*rows, marked])[0]["train"]}
+    labels = [("_Open", "Ö_ffnen"), ("~File", "ファイル(~F)"), ("Save &amp; &go", "&Los &amp; so"), ("Q & A", "F & A")]
+    labels += [("read file_name", "lies file_name"), ("a_b_c", "d_e_f"), ("Go", "_Los")]
+    bare = {("Open", "Öffnen"), ("File", "ファイル"), ("Save &amp; go", "Los &amp; so")}
+    marked = [row("git", 1)._replace(source=source, target=target) for source, target in labels]
+    new = {one[-2:] for one in sets.divide([*rows, *marked])[0]["train"]} - {one[-2:] for one in parts["train"]}
+    assert new == bare | {*labels}
 
 
 def test_near_ones_are_found():

@@ -261,7 +261,7 @@ def parts_in_int8(parts: Parts) -> Parts:
         raise UserError(f"dtype int8 is for a CPU, not for device {parts.model.device}: use bfloat16 or float16 there.")
     model: Any = int8.in_int8(parts.model)
     if not any(int8.compiled(part) for part in model.modules() if isinstance(part, int8.Int8Linear)):
-        logger.warning("dtype int8 is slower than float32 here: it needs AVX-512 VNNI, and a C compiler")
+        logger.warning("dtype int8 needs AVX-512 VNNI and a C compiler to be fast: here float32 may be faster")
     token = torch.tensor([[model.config.decoder_start_token_id]])
     tried = model
     if has_modules(model):
