@@ -22,7 +22,6 @@ from hypothesis import HealthCheck, settings
 typer.testing._get_command = functools.cache(typer.testing._get_command)
 gc.set_threshold(50_000, 20, 20)  # the collector need not look as often as it does by itself
 pytest_plugins = ["helpers.fixtures"]
-typer.testing._get_command = functools.cache(typer.testing._get_command)  # all verbs and options: 60 ms of each call
 
 
 def pytest_configure(config: pytest.Config):
