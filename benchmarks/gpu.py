@@ -575,7 +575,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="of passes over a file; at least one")
     parser.add_argument("--again", action="store_true", help="read anew what the output has already")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("results") / "gpu.json")
-    quick = "--data {toys} --device cpu --shape tiny --vocabulary 400 --tokens 40 --system-tokens 64 --length 3"
+    quick = "--data {toys} --device cpu --shape tiny --vocabulary 400 --tokens 80 --system-tokens 64 --length 3"
     quick += " --batch 2 --cases 2x2 --imported-cases 2x2 --other-shapes --steps 2 --rounds 1 --systems 2"
     options = parse(parser, f"{quick} --lines 20 --seconds 0")
     options.__class__ = type("Options", (argparse.Namespace,), {"__hash__": object.__hash__})  # for functools.cache
